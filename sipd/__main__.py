@@ -1,0 +1,10 @@
+"""`python -m sipd`."""
+
+from __future__ import annotations
+
+import sys
+
+from sipd.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

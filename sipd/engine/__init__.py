@@ -1,0 +1,1 @@
+"""Requests, passes and the one thread that owns the model."""

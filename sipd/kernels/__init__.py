@@ -1,0 +1,1 @@
+"""The arithmetic of a pass: C operations, their binding, and the NumPy twin."""

@@ -1,0 +1,39 @@
+/* isa: which operation tables are in this library, and which of them this CPU can run. Best first. */
+#include "sipd.h"
+
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+extern const sipd_ops sipd_ops_dotprod, sipd_ops_neon;
+#elif defined(__x86_64__)
+extern const sipd_ops sipd_ops_avx512, sipd_ops_avx2;
+#endif
+extern const sipd_ops sipd_ops_portable;
+
+static const sipd_ops *const tables[] = {
+#if defined(__aarch64__)
+    &sipd_ops_dotprod, &sipd_ops_neon,
+#elif defined(__x86_64__)
+    &sipd_ops_avx512, &sipd_ops_avx2,
+#endif
+    &sipd_ops_portable};
+
+int sipd_contract_version(void) { return SIPD_CONTRACT_VERSION; }
+int sipd_isa_count(void) { return (int)(sizeof tables / sizeof *tables); }
+const sipd_ops *sipd_isa_ops(int i) { return tables[i]; }
+const char *sipd_isa_name(int i) { return tables[i]->name; }
+
+int sipd_isa_is_supported(int i) {
+#if defined(__aarch64__)
+  if (i == 0) return (getauxval(AT_HWCAP) & (1UL << 20)) != 0; /* HWCAP_ASIMDDP */
+  return 1;
+#elif defined(__x86_64__)
+  if (i == 0)
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+  if (i == 1) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  return 1;
+#else
+  (void)i;
+  return 1;
+#endif
+}

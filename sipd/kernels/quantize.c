@@ -1,0 +1,32 @@
+/* quantize: one row of activations to blocks of 32 int8 with an f32 scale (contract, point 2). */
+#include "simd.h"
+
+#define VECTORS (32 / W)
+
+void FN(sipd_quantize)(const float *x, int32_t n, sipd_q8_block *out) {
+  const vi sign = splat_i(0x7fffffff);
+  for (int b = 0; b < n / 32; b++, x += 32, out++) {
+    vf v[VECTORS], top = splat(0.0f);
+    for (int i = 0; i < VECTORS; i++) {
+      v[i] = loadf(x + i * W);
+      top = vmax(top, (vf)((vi)v[i] & sign));
+    }
+    float largest = 0.0f;
+    for (int l = 0; l < W; l++) largest = top[l] > largest ? top[l] : largest;
+    const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
+    vi sum[VECTORS];
+    for (int i = 0; i < VECTORS; i++) {
+      /* adding 1.5 * 2^23 rounds to the nearest even integer and leaves it in the low bits */
+      vi q = (vi)(v[i] * inverse + 12582912.0f) - 0x4B400000;
+      for (int l = 0; l < W; l++) out->q[i * W + l] = (int8_t)q[l];
+      sum[i] = q;
+    }
+    int32_t low = 0, high = 0;
+    for (int i = 0; i < VECTORS; i++)
+      for (int l = 0; l < W; l++) *(i * W + l < 16 ? &low : &high) += sum[i][l];
+    out->d = largest / 127.0f;
+    out->s = out->d * (float)(low + high);
+    out->nsum8 = -8 * (low + high);
+    out->nsum8_lo = -8 * low;
+  }
+}

@@ -1,0 +1,192 @@
+"""The ledger: limits in, grants out. The one place where memory is promised to anyone.
+
+Invariant: base + margin + all live grants never exceed the limit, and what does not fit is refused before
+anything is allocated. Swap is no part of any sum; page cache is the kernel's to reclaim and is not counted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sipd.cgroup import find_memory_cgroup
+from sipd.errors import BudgetError
+from sipd.process_memory import AnonymousPeak, read_anonymous_bytes
+from sipd.size import format_size, setting_size
+
+_MIB = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """The ceiling on this process's anonymous memory, and who set it."""
+
+    n_bytes: int
+    source: str  # "budget", "cgroup v2", "cgroup v1" or "MemAvailable"
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One line of the ledger's table."""
+
+    name: str
+    n_bytes: int
+
+
+def read_limit(budget_bytes: int | None, proc: Path = Path("/proc")) -> MemoryLimit:
+    """Returns the lower of the cgroup's limit (else MemAvailable) and the configured budget.
+
+    Raises BudgetError when neither is known and no budget is configured.
+    """
+    cgroup = find_memory_cgroup(proc)
+    cgroup_bytes = None if cgroup is None else cgroup.limit_bytes()
+    if cgroup is not None and cgroup_bytes is not None:
+        limit = MemoryLimit(cgroup_bytes, f"cgroup v{cgroup.version}")
+    elif (available_bytes := _read_available_bytes(proc)) is not None:
+        limit = MemoryLimit(available_bytes, "MemAvailable")
+    elif budget_bytes is None:
+        raise BudgetError("no memory limit found: no cgroup limit and no readable /proc/meminfo; wanted --budget SIZE")
+    else:
+        return MemoryLimit(budget_bytes, "budget")
+    if budget_bytes is not None and budget_bytes <= limit.n_bytes:
+        return MemoryLimit(budget_bytes, "budget")
+    return limit
+
+
+def default_margin_bytes(limit_bytes: int) -> int:
+    """Returns what is left alone for stacks, allocator slack and messages in flight: 4 MiB and 1/64 of the limit."""
+    return 4 * _MIB + limit_bytes // 64
+
+
+def open_ledger(budget_bytes: int | None) -> Ledger:
+    """Returns a ledger over the real limit, with the anonymous memory of this process now as its base."""
+    limit = read_limit(budget_bytes)
+    return Ledger(limit.n_bytes, read_anonymous_bytes(), default_margin_bytes(limit.n_bytes), limit.source)
+
+
+class Grant:
+    """A part of the budget, held until `release`. Made by `Ledger.grant` only."""
+
+    def __init__(self, ledger: Ledger, name: str, n_bytes: int) -> None:
+        self._ledger = ledger
+        self.name = name
+        self.n_bytes = n_bytes
+
+    def resize(self, n_bytes: int) -> None:
+        """Grows or shrinks the grant; raises BudgetError, leaving it as it was, when the growth does not fit."""
+        self._ledger.resize(self, n_bytes)
+
+    def release(self) -> None:
+        """Gives the bytes back; a second call does nothing."""
+        self._ledger.release(self)
+
+
+class Ledger:
+    """Grants parts of one budget. Thread safe; never blocks for longer than a table walk."""
+
+    def __init__(self, limit_bytes: int, base_bytes: int, margin_bytes: int, source: str = "budget") -> None:
+        self.limit_bytes = limit_bytes
+        self.base_bytes = base_bytes
+        self.margin_bytes = margin_bytes
+        self.source = source
+        self._lock = threading.Lock()
+        self._grants: list[Grant] = []
+        self._peak = AnonymousPeak()
+
+    def grant(self, name: str, n_bytes: int, remedy: Callable[[int], str] | None = None) -> Grant:
+        """Returns a grant of `n_bytes`; raises BudgetError when it does not fit.
+
+        `remedy` gets the bytes that remain, and says which setting would fit them (`--context 2048`).
+        """
+        grant = Grant(self, name, n_bytes)
+        with self._lock:
+            self._check(name, n_bytes, n_bytes, remedy)
+            self._grants.append(grant)
+        self._peak.sample()
+        return grant
+
+    def resize(self, grant: Grant, n_bytes: int) -> None:
+        """Changes a live grant to `n_bytes`; raises BudgetError when the growth does not fit."""
+        with self._lock:
+            self._check(grant.name, n_bytes, n_bytes - grant.n_bytes, None, grant)
+            grant.n_bytes = n_bytes
+        self._peak.sample()
+
+    def release(self, grant: Grant) -> None:
+        """Takes a grant back; unknown or already released ones are ignored."""
+        with self._lock:
+            if grant in self._grants:
+                self._grants.remove(grant)
+
+    def remaining(self) -> int:
+        """Returns the bytes that can still be granted (0 when base and margin alone exceed the limit)."""
+        with self._lock:
+            return max(0, self._remaining())
+
+    def granted(self) -> int:
+        """Returns the sum of all live grants in bytes."""
+        with self._lock:
+            return sum(grant.n_bytes for grant in self._grants)
+
+    def terms(self) -> list[Term]:
+        """Returns base, margin and one line per name granted (summed)."""
+        with self._lock:
+            return self._terms()
+
+    def table(self) -> list[Term]:
+        """Returns every term and what is free, for printing; the sum is the limit."""
+        with self._lock:
+            return [*self._terms(), Term("free", self._remaining())]
+
+    def sample_peak(self) -> int:
+        """Returns the highest anonymous memory seen at any grant or call of this, in bytes."""
+        return self._peak.sample()
+
+    def _remaining(self) -> int:
+        granted = sum(grant.n_bytes for grant in self._grants)
+        return self.limit_bytes - self.base_bytes - self.margin_bytes - granted
+
+    def _terms(self, without: Grant | None = None) -> list[Term]:
+        sums: dict[str, int] = {}
+        for grant in self._grants:
+            if grant is not without:
+                sums[grant.name] = sums.get(grant.name, 0) + grant.n_bytes
+        fixed = [Term("process base", self.base_bytes), Term("margin", self.margin_bytes)]
+        return fixed + [Term(name, n_bytes) for name, n_bytes in sums.items()]
+
+    def _check(
+        self,
+        name: str,
+        n_bytes: int,
+        growth: int,
+        remedy: Callable[[int], str] | None,
+        resized: Grant | None = None,
+    ) -> None:
+        """Raises BudgetError unless `growth` more bytes fit; the message lists every term, the largest first."""
+        assert n_bytes >= 0, f"negative size for {name}"
+        remaining = self._remaining()
+        if growth <= max(0, remaining):
+            return
+        terms = sorted([*self._terms(resized), Term(name, n_bytes)], key=lambda term: -term.n_bytes)
+        total = sum(term.n_bytes for term in terms)
+        listing = ", ".join(f"{term.name} {format_size(term.n_bytes)}" for term in terms)
+        advice = f"wanted --budget {setting_size(total)} or more"
+        if remedy is not None:
+            advice += f", or {remedy(max(0, remaining))}"
+        raise BudgetError(
+            f"budget of {format_size(self.limit_bytes)} ({self.source}) cannot hold {name} of "
+            f"{format_size(n_bytes)}: largest term is {terms[0].name}; terms: {listing}; {advice}"
+        )
+
+
+def _read_available_bytes(proc: Path) -> int | None:
+    """Returns MemAvailable, or None where it cannot be read (ProcSubset=pid hides it); swap never enters."""
+    try:
+        for line in (proc / "meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None

@@ -1,0 +1,1 @@
+"""Architectures: one file per family gives its names, its shapes and its block as a formula."""

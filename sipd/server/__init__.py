@@ -1,0 +1,1 @@
+"""The gRPC surface, the journal and the talk with systemd."""

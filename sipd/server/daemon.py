@@ -1,0 +1,163 @@
+"""The life of the daemon: bind, load and verify the model, serve, drain, exit.
+
+Invariant: READY=1 is sent only when the ports are bound and the model is verified; SIGTERM always ends in exit 0
+within the grace, a dead engine always in a non-zero exit; no subprocess is ever started once gRPC runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+
+from sipd.config import Config, SystemdEnvironment
+from sipd.engine.request import Outcome
+from sipd.errors import EX_SOFTWARE, ConfigError, DataLoss
+from sipd.memory import Ledger
+from sipd.server.auth import TokenFile
+from sipd.server.journal import RequestJournal, find_journal_send
+from sipd.server.listener import Listener
+from sipd.server.monitor import Monitor
+from sipd.server.notify import Notifier
+from sipd.server.served_model import ServedModel
+from sipd.server.service import GrpcService, build_service
+from sipd.server.service_state import DaemonState, ServiceState
+
+_LOG = logging.getLogger("sipd.daemon")
+_LOAD_TICK_S = 5.0  # how often a long load asks systemd for more time
+_STOP_S = 2.0  # for transport to flush last messages after the engine has drained
+
+Loader = Callable[[Config], tuple[ServedModel, Ledger]]
+
+
+async def run_daemon(config: Config, environment: SystemdEnvironment, load: Loader) -> int:
+    """Serves until a signal or a dead engine; returns the exit code. Raises what `load` raises."""
+    tokens = None if config.token_file is None else TokenFile(config.token_file)
+    daemon = Daemon(config, environment, tokens)
+    return await daemon.run(load)
+
+
+class Daemon:
+    """Owns every part of the running daemon; lives in the event loop's thread."""
+
+    def __init__(self, config: Config, environment: SystemdEnvironment, tokens: TokenFile | None) -> None:
+        self._config = config
+        self._tokens = tokens
+        self._state = ServiceState(config)
+        self._notifier = Notifier(environment.notify_socket)
+        self._watchdog_s = environment.watchdog_s
+        self._listener = Listener()
+        self._stop = asyncio.Event()
+        self._service: GrpcService | None = None
+        self._tasks: set[asyncio.Task[None]] = set()  # the loop itself keeps only weak references
+
+    async def run(self, load: Loader) -> int:
+        """Returns the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_stop_signal, number)
+        loop.add_signal_handler(signal.SIGHUP, self._on_reload)
+        service = await build_service(self._state, RequestJournal(find_journal_send()), self._tokens, self._on_outcome)
+        self._service = service
+        self._listener.bind(service.server, self._config.listen)
+        try:
+            await service.server.start()
+            return await self._serve(service, load)
+        finally:
+            await service.server.stop(0)
+            self._listener.remove_sockets()
+
+    async def _serve(self, service: GrpcService, load: Loader) -> int:
+        served, ledger = await self._load(load)
+        try:
+            self._state.served, self._state.ledger = served, ledger
+            if self._stop.is_set():
+                return 0
+            self._state.state = DaemonState.SERVING
+            await service.health.set_serving(is_serving=True)
+            monitor = Monitor(self._state, self._notifier, self._watchdog_s)
+            _LOG.info("serving %s on %s", served.name, ", ".join(map(str, self._listener.bound)))
+            self._notifier.ready(monitor.line())
+            if not await self._watch(monitor):
+                return await self._fail(service)
+            await self._drain(service, served)
+            return 0
+        finally:
+            await asyncio.to_thread(served.engine.stop)
+
+    async def _load(self, load: Loader) -> tuple[ServedModel, Ledger]:
+        """Runs `load` in a thread and asks systemd for more time while it works; a signal is seen after it."""
+        loading = asyncio.create_task(asyncio.to_thread(load, self._config))
+        while True:
+            done, _ = await asyncio.wait({loading}, timeout=_LOAD_TICK_S)
+            if done:
+                return loading.result()
+            self._notifier.extend_timeout(4 * _LOAD_TICK_S)
+            self._notifier.status("loading the model")
+
+    async def _watch(self, monitor: Monitor) -> bool:
+        """Returns True when asked to stop, False when the engine is dead."""
+        while monitor.tick():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(monitor.interval_s):
+                    await self._stop.wait()
+                    return True
+        return False
+
+    async def _fail(self, service: GrpcService) -> int:
+        """Ends a daemon whose engine is dead; systemd restarts it."""
+        self._state.state = DaemonState.FAILED
+        await service.health.shut_down()
+        _LOG.error("the engine is dead: %s", self._state.last_error or "no cause known")
+        await service.server.stop(_STOP_S)
+        return EX_SOFTWARE
+
+    async def _drain(self, service: GrpcService, served: ServedModel) -> None:
+        """Refuses new calls, lets live ones finish within the grace, ends the rest."""
+        self._state.state = DaemonState.DRAINING
+        self._notifier.stopping("draining")
+        self._notifier.extend_timeout(self._config.grace_s + 2 * _STOP_S)
+        await service.health.shut_down()
+        await asyncio.to_thread(served.engine.drain, self._config.grace_s)
+        await service.server.stop(_STOP_S)
+        _LOG.info("stopped")
+
+    def _on_stop_signal(self, number: signal.Signals) -> None:
+        if self._stop.is_set():  # asked twice: at once
+            self._listener.remove_sockets()
+            os._exit(128 + number)
+        _LOG.info("%s: stopping, live requests get %g s", number.name, self._config.grace_s)
+        self._stop.set()
+
+    def _on_reload(self) -> None:
+        """Reads the token file again; everything else needs a restart."""
+        if self._state.state is not DaemonState.SERVING:
+            return
+        self._notifier.reloading()
+        try:
+            if self._tokens is not None:
+                self._tokens.reload()
+            _LOG.info("reloaded the tokens")
+        except ConfigError as error:
+            _LOG.error("reload failed, the old tokens stay: %s", error)
+        self._notifier.ready("reloaded")
+
+    def _on_outcome(self, outcome: Outcome) -> None:
+        """A changed model file makes the daemon unhealthy until a request succeeds again."""
+        if self._service is None or self._state.state is not DaemonState.SERVING:
+            return
+        if isinstance(outcome.error, DataLoss):
+            self._state.last_error = str(outcome.error)
+            self._set_health(is_serving=False)
+        elif outcome.error is None:
+            self._state.last_error = ""
+            self._set_health(is_serving=True)
+
+    def _set_health(self, *, is_serving: bool) -> None:
+        assert self._service is not None
+        task = asyncio.ensure_future(self._service.health.set_serving(is_serving=is_serving))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

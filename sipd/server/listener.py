@@ -1,0 +1,53 @@
+"""Binds the addresses that the daemon listens on; all of them or none."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import grpc
+
+from sipd.errors import ConfigError
+from sipd.listen_address import ListenAddress
+from sipd.server.socket_claim import BoundSocket, claim_socket_path, socket_umask
+
+_LOG = logging.getLogger("sipd.listen")
+
+
+class Listener:
+    """The bound addresses of one server; owned by the event loop's thread."""
+
+    def __init__(self) -> None:
+        self.bound: list[ListenAddress] = []
+        self._sockets: list[BoundSocket] = []
+
+    def bind(self, server: grpc.aio.Server, addresses: Sequence[ListenAddress]) -> None:
+        """Binds every address; raises ConfigError naming the one that cannot be bound, and leaves no socket behind."""
+        try:
+            for address in addresses:
+                self._bind_one(server, address)
+        except ConfigError:
+            self.remove_sockets()
+            raise
+
+    def remove_sockets(self) -> None:
+        """Removes the socket files that this process made."""
+        while self._sockets:
+            self._sockets.pop().remove()
+
+    def _bind_one(self, server: grpc.aio.Server, address: ListenAddress) -> None:
+        if address.is_unix:
+            claim_socket_path(Path(address.host))
+        try:
+            with socket_umask():
+                port = server.add_insecure_port(str(address))
+        except RuntimeError as error:
+            raise ConfigError("listen", f"cannot listen on {address}: {error}") from error
+        if address.is_unix:
+            self._sockets.append(BoundSocket(Path(address.host)))
+            self.bound.append(address)
+        else:
+            self.bound.append(ListenAddress(address.host, port))
+        if not address.is_local:
+            _LOG.warning("%s can be reached from the network, unencrypted", self.bound[-1])

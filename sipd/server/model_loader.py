@@ -1,0 +1,105 @@
+"""Puts together what is served: checkpoint, text, ledger, engine; runs in a thread while the server says STARTING.
+
+Invariant: the ledger is opened last before the engine, so that its base holds everything else that stays in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter
+from pathlib import Path
+
+from sipd.config import Config
+from sipd.engine.build import build_engine
+from sipd.errors import ConfigError, ModelError
+from sipd.memory import Ledger, open_ledger
+from sipd.process_memory import return_free_memory
+from sipd.server.model_text import read_model_text
+from sipd.server.served_model import QuantShare, ServedModel, WeightsFile
+from sipd.size import format_size
+from sipd.weights.checkpoint import open_checkpoint
+from sipd.weights.tensor_table import Checkpoint
+
+_LOG = logging.getLogger("sipd.load")
+_CHUNK_BYTES = 256 * 1024
+
+
+def load_model(config: Config) -> tuple[ServedModel, Ledger]:
+    """Returns the verified model and its ledger; blocks for seconds; raises ModelError, BudgetError, ConfigError."""
+    if config.model is None:
+        raise ConfigError("model", "not set, wanted a path")
+    checkpoint = open_checkpoint(config.model)
+    text = read_model_text(checkpoint)
+    if text is None:
+        _LOG.warning("%s came without tokenizer files: only token id prompts work", config.model)
+    files = weights_files(checkpoint)
+    quants = quant_shares(checkpoint)
+    return_free_memory()
+    ledger = open_ledger(config.budget)
+    engine = build_engine(config, checkpoint, ledger)
+    for term in ledger.table():
+        _LOG.info("memory: %-16s %s", term.name, format_size(term.n_bytes))
+    served = ServedModel(
+        name=config.model_name or model_name(checkpoint.path),
+        architecture=_text(checkpoint, "general.architecture", "model_type"),
+        n_layers=_count(checkpoint, "block_count", "num_hidden_layers"),
+        trained_context_tokens=_count(checkpoint, "context_length", "max_position_embeddings"),
+        quants=quants,
+        files=files,
+        engine=engine,
+        text=text,
+    )
+    return served, ledger
+
+
+def model_name(path: Path) -> str:
+    """Returns the name under which a model at `path` is served: its file's or folder's name, without .gguf."""
+    return path.resolve().name.removesuffix(".gguf")
+
+
+def quant_shares(checkpoint: Checkpoint) -> tuple[QuantShare, ...]:
+    """Returns the weights by type, the largest share first."""
+    n_tensors: Counter[str] = Counter()
+    n_bytes: Counter[str] = Counter()
+    for tensor in checkpoint.tensors.values():
+        n_tensors[tensor.quant_type.name] += 1
+        n_bytes[tensor.quant_type.name] += tensor.n_bytes
+    return tuple(QuantShare(name, n_tensors[name], size) for name, size in n_bytes.most_common())
+
+
+def weights_files(checkpoint: Checkpoint) -> tuple[WeightsFile, ...]:
+    """Returns each file with the digest of its header: everything before its first weight."""
+    header_bytes = list(checkpoint.file_sizes)
+    for tensor in checkpoint.tensors.values():
+        header_bytes[tensor.file_index] = min(header_bytes[tensor.file_index], tensor.file_offset)
+    return tuple(
+        WeightsFile(path.name, size, _header_sha256(path, n_bytes))
+        for path, size, n_bytes in zip(checkpoint.files, checkpoint.file_sizes, header_bytes, strict=True)
+    )
+
+
+def _header_sha256(path: Path, n_bytes: int) -> str:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb", buffering=0) as file:
+            while n_bytes and (chunk := file.read(min(n_bytes, _CHUNK_BYTES))):
+                digest.update(chunk)
+                n_bytes -= len(chunk)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+    return digest.hexdigest()
+
+
+def _text(checkpoint: Checkpoint, gguf_key: str, config_key: str) -> str:
+    key = gguf_key if checkpoint.file_format == "gguf" else config_key
+    return str(checkpoint.metadata.get(key, ""))
+
+
+def _count(checkpoint: Checkpoint, gguf_key: str, config_key: str) -> int:
+    """Returns a count of the metadata; the engine has checked it, so anything odd here is reported as 0."""
+    key = config_key
+    if checkpoint.file_format == "gguf":
+        key = f"{checkpoint.metadata.get('general.architecture')}.{gguf_key}"
+    value = checkpoint.metadata.get(key)
+    return value if isinstance(value, int) and 0 <= value < 2**32 else 0

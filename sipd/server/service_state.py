@@ -1,0 +1,48 @@
+"""What all services share: whether the daemon starts, serves, drains or failed, and the model once it is there.
+
+Owned by the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from dataclasses import dataclass, field
+
+from sipd.config import Config
+from sipd.errors import Draining, EngineFault, NotFound, Starting
+from sipd.memory import Ledger
+from sipd.server.served_model import ServedModel
+
+
+class DaemonState(enum.Enum):
+    """The states of GetStatus; values are those of the proto's enum."""
+
+    STARTING = 1
+    SERVING = 2
+    DRAINING = 3
+    FAILED = 4
+
+
+@dataclass(slots=True)
+class ServiceState:
+    """Set by the daemon, read by the services."""
+
+    config: Config
+    state: DaemonState = DaemonState.STARTING
+    served: ServedModel | None = None
+    ledger: Ledger | None = None
+    last_error: str = ""
+    started_at: float = field(default_factory=time.monotonic)
+
+    def require_served(self, model_name: str | None = None) -> ServedModel:
+        """Returns the model; raises Starting, Draining, EngineFault, or NotFound for a name that is not served."""
+        if self.state is DaemonState.DRAINING:
+            raise Draining("the daemon is stopping and takes no new requests")
+        if self.state is DaemonState.FAILED:
+            raise EngineFault(f"the engine has failed: {self.last_error or 'no cause known'}")
+        if self.served is None:
+            raise Starting("the daemon is starting: its model is not checked yet")
+        if model_name is not None and model_name != self.served.name:
+            raise NotFound(f"model {model_name!r} is not served, wanted {self.served.name!r}")
+        return self.served

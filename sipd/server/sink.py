@@ -1,0 +1,96 @@
+"""The bridge of one request from the engine's thread to the event loop.
+
+Invariant: the engine's side never blocks and never raises. The queue holds at most max_tokens + 1 events of a few
+dozen bytes each, so a reader that stalls costs a bounded amount and delays nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from sipd.engine.request import Outcome, SampledToken
+from sipd.server.contracts import AssemblerLike
+from sipd.v1 import generation_pb2 as pb
+
+
+class Ending:
+    """The last item of the queue: how the request ended, and the stop string that matched."""
+
+    __slots__ = ("outcome", "stop_string")
+
+    def __init__(self, outcome: Outcome, stop_string: str | None) -> None:
+        self.outcome = outcome
+        self.stop_string = stop_string
+
+
+class RequestSink:
+    """Implements engine.request.Sink. `token` and `finished` run in the engine thread, `next_event` in the loop's."""
+
+    def __init__(
+        self,
+        assembler: AssemblerLike | None,
+        end_ids: frozenset[int],
+        on_finished: Callable[[Outcome], None],
+        *,
+        has_logprobs: bool,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[pb.Token | Ending] = asyncio.Queue()
+        self._assembler = assembler
+        self._end_ids = end_ids
+        self._on_finished = on_finished
+        self._has_logprobs = has_logprobs
+        self._waiting: deque[SampledToken] = deque()  # tokens whose text is held back
+        self._stop_string: str | None = None
+
+    def started(self) -> None:
+        """The request was admitted; progress events tell it, so nothing is sent."""
+
+    def token(self, token: SampledToken) -> bool:
+        """Sends what became stable; returns True when a stop string matched."""
+        if token.token_id in self._end_ids:  # an end token has no text and is told in Finished
+            return False
+        self._waiting.append(token)
+        if self._assembler is None:
+            self._send("", (token.token_id,))
+            return False
+        piece = self._assembler.push(token.token_id)
+        self._send(piece.text, piece.ids)
+        self._stop_string = piece.matched
+        return piece.matched is not None
+
+    def finished(self, outcome: Outcome) -> None:
+        """Sends what is held back, then the end."""
+        if self._assembler is not None and self._stop_string is None:
+            piece = self._assembler.flush()
+            self._send(piece.text, piece.ids)
+            self._stop_string = piece.matched
+        self._post(self._finish, Ending(outcome, self._stop_string))
+
+    async def next_event(self) -> pb.Token | Ending:
+        """Waits for the next item; the Ending is the last."""
+        return await self._events.get()
+
+    def _finish(self, ending: Ending) -> None:
+        self._events.put_nowait(ending)
+        self._on_finished(ending.outcome)
+
+    def _send(self, text: str, ids: tuple[int, ...]) -> None:
+        if not text and not ids:
+            return
+        event = pb.Token(text=text, ids=ids)
+        for _ in ids:
+            token = self._waiting.popleft()
+            if self._has_logprobs and token.logprob is not None:
+                top = [pb.TopLogprob(id=token_id, logprob=logprob) for token_id, logprob in token.top]
+                event.logprobs.append(pb.Logprob(id=token.token_id, logprob=token.logprob, top=top))
+        self._post(self._events.put_nowait, event)
+
+    def _post(self, callback: Callable[[Any], object], item: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, item)
+        except RuntimeError:  # the loop is closed: the daemon is exiting and nobody listens
+            return

@@ -1,0 +1,1 @@
+"""Text edges: tokenizer, chat template, detokenizer, stop strings."""

@@ -1,0 +1,1 @@
+"""Code generated from proto/sipd/v1 by scripts/generate; never edited."""

@@ -1,0 +1,1 @@
+"""From bytes on disk to ready tiles: file formats, the tensor table, the plan, the readers, the stream."""

@@ -1,0 +1,236 @@
+"""A small engine and text for tests of the server alone, and a running server around them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from sipd.config import Config
+from sipd.engine.request import (
+    EngineStatus,
+    FinishReason,
+    Outcome,
+    Request,
+    RequestProgress,
+    SampledToken,
+    Usage,
+)
+from sipd.errors import Cancelled, Draining, InvalidRequest, SipdError
+from sipd.memory import Ledger
+from sipd.server.journal import RequestJournal
+from sipd.server.served_model import QuantShare, ServedModel, WeightsFile
+from sipd.server.service import GrpcService, build_service
+from sipd.server.service_state import DaemonState, ServiceState
+from sipd.text.assembler import TextDelta
+from sipd.v1 import generation_pb2 as pb
+
+END_ID = 2
+WAIT_S = 10.0
+
+
+def status(**changes: object) -> EngineStatus:
+    """Returns an idle engine's status with `changes`."""
+    values: dict[str, object] = dict.fromkeys(EngineStatus.__dataclass_fields__, 0)
+    values |= {"read_bytes_per_s": 41e6, "is_alive": True, "last_error": "", **changes}
+    return EngineStatus(**values)  # type: ignore[arg-type]
+
+
+@dataclass
+class FakeEngine:
+    """Replies with `reply` to every request, token by token in a thread, each token waiting for `gate`."""
+
+    reply: Sequence[int] = (65, 66, 67)
+    context_tokens: int = 64
+    vocab_size: int = 200
+    rows_per_pass: int = 512
+    isa: str = "portable"
+    arithmetic_contract: int = 1
+    uses_direct_io: bool = True
+    refusal: SipdError | None = None
+    error: SipdError | None = None
+    is_alive: bool = True
+    progress_count: int = 0
+    gate: threading.Event = field(default_factory=threading.Event)
+    requests: list[Request] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    was_cancelled: threading.Event = field(default_factory=threading.Event)
+    drained: bool = False
+    stopped: bool = False
+    threads: list[threading.Thread] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+    def submit(self, request: Request) -> None:
+        if self.drained:
+            raise Draining("stopping")
+        if self.refusal is not None:
+            raise self.refusal
+        self.requests.append(request)
+        thread = threading.Thread(target=self._run, args=(request,))
+        self.threads.append(thread)
+        thread.start()
+
+    def cancel(self, request: Request) -> None:
+        self.cancelled.append(request.request_id)
+        self.was_cancelled.set()
+
+    def progress(self, request: Request) -> RequestProgress:
+        return RequestProgress(0, 3, len(request.prompt_ids), 7, 30)
+
+    def status(self) -> EngineStatus:
+        last_error = "" if self.is_alive else "boom"
+        return status(is_alive=self.is_alive, progress_count=self.progress_count, last_error=last_error)
+
+    def drain(self, grace_s: float) -> None:
+        self.drained = True
+        for thread in self.threads:
+            thread.join(grace_s)
+        self.was_cancelled.set()
+
+    def stop(self) -> None:
+        self.stopped = True
+        self.was_cancelled.set()
+        self.gate.set()
+
+    def _run(self, request: Request) -> None:
+        usage = Usage(prompt_tokens=len(request.prompt_ids), passes=1, streamed_bytes=1000, head_bytes=300)
+        reason, end_token = FinishReason.LENGTH, None
+        request.sink.started()
+        for token_id in self.reply:
+            while not self.gate.wait(0.01):
+                if self.was_cancelled.is_set():
+                    request.sink.finished(Outcome(FinishReason.CANCELLED, usage, error=Cancelled("cancelled")))
+                    return
+            usage.completion_tokens += 1
+            if token_id in request.end_ids:
+                reason, end_token = FinishReason.STOP, token_id
+                break
+            top = ((token_id, -0.5), (1, -2.0))
+            if request.sink.token(SampledToken(token_id, -0.5, top)):
+                reason = FinishReason.STOP
+                break
+            if usage.completion_tokens == request.max_tokens:
+                break
+        if self.error is not None:
+            request.sink.finished(Outcome(FinishReason.ERROR, usage, error=self.error))
+            return
+        request.sink.finished(Outcome(reason, usage, end_token))
+
+
+class FakeAssembler:
+    """Holds back everything while the end could become a stop string."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = stops
+        self._text = ""
+        self._ids: list[int] = []
+
+    def push(self, token_id: int) -> TextDelta:
+        self._text += chr(token_id)
+        self._ids.append(token_id)
+        for stop in self._stops:
+            if self._text.endswith(stop):
+                return self._take(self._text.removesuffix(stop), stop)
+            if any(self._text.endswith(stop[:n]) for n in range(1, len(stop))):
+                return TextDelta("", ())
+        return self._take(self._text)
+
+    def flush(self) -> TextDelta:
+        return self._take(self._text)
+
+    def _take(self, text: str, stop: str | None = None) -> TextDelta:
+        piece = TextDelta(text, tuple(self._ids), stop)
+        self._text, self._ids = "", []
+        return piece
+
+
+class FakeText:
+    """One token per character."""
+
+    end_ids = frozenset({END_ID})
+    has_chat_template = True
+
+    def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        del add_special, parse_special
+        return [min(ord(char), 199) for char in text if char != "\x04"]
+
+    def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
+        if messages[0][0] == "tool":
+            raise InvalidRequest("chat", "the template refuses: no tools")
+        text = "".join(role[0] + content for role, content in messages)
+        return self.encode(text, add_special=False, parse_special=True)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(map(chr, ids))
+
+    def assembler(self, prompt_ids: Sequence[int], stop_strings: Sequence[str], *, include_stop: bool) -> FakeAssembler:
+        del prompt_ids, include_stop
+        return FakeAssembler(stop_strings)
+
+
+def served_model(engine: FakeEngine, *, has_text: bool = True) -> ServedModel:
+    """Returns a model around `engine`."""
+    return ServedModel(
+        name="tiny",
+        architecture="llama",
+        n_layers=30,
+        trained_context_tokens=2048,
+        quants=(QuantShare("Q4_1", 210, 66_000_000),),
+        files=(WeightsFile("tiny.gguf", 98_000_000, "ab" * 32),),
+        engine=engine,
+        text=FakeText() if has_text else None,
+    )
+
+
+@dataclass
+class Running:
+    """A server that answers on `target`, with all that a test wants to look at."""
+
+    target: str
+    state: ServiceState
+    engine: FakeEngine
+    service: GrpcService
+    records: list[dict[str, str]]
+    outcomes: list[Outcome]
+
+    def generate(self, channel: grpc.aio.Channel, request: pb.GenerateRequest, timeout: float | None = WAIT_S) -> Any:
+        method = channel.unary_stream(
+            "/sipd.v1.GenerationService/Generate",
+            request_serializer=pb.GenerateRequest.SerializeToString,
+            response_deserializer=pb.GenerateResponse.FromString,
+        )
+        return method(request, timeout=timeout)
+
+
+@asynccontextmanager
+async def running(
+    folder: Path, engine: FakeEngine | None = None, *, has_text: bool = True, config: Config | None = None
+) -> AsyncIterator[tuple[Running, grpc.aio.Channel]]:
+    """Runs a server on a Unix socket in `folder`, and yields it with a channel to it."""
+    engine = engine or FakeEngine()
+    records: list[dict[str, str]] = []
+    outcomes: list[Outcome] = []
+    state = ServiceState(config or Config())
+    state.served = served_model(engine, has_text=has_text)
+    state.state = DaemonState.SERVING
+    state.ledger = Ledger(512 << 20, 30 << 20, 4 << 20)
+    journal = RequestJournal(lambda message, **fields: records.append({"MESSAGE": message, **fields}))
+    service = await build_service(state, journal, None, outcomes.append)
+    target = f"unix:{folder}/test.sock"
+    service.server.add_insecure_port(target)
+    await service.server.start()
+    try:
+        async with grpc.aio.insecure_channel(target) as channel:
+            yield Running(target, state, engine, service, records, outcomes), channel
+    finally:
+        engine.stop()
+        await service.server.stop(0)
+        for thread in engine.threads:
+            thread.join(WAIT_S)

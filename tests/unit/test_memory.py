@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from sipd.errors import BudgetError
+from sipd.memory import Ledger, Term, default_margin_bytes, open_ledger, read_limit
+from sipd.process_memory import read_process_memory
+from tests.unit.test_cgroup import V2, machine
+
+MIB = 1024**2
+
+
+def ledger() -> Ledger:
+    return Ledger(limit_bytes=100 * MIB, base_bytes=30 * MIB, margin_bytes=5 * MIB)
+
+
+def test_what_remains_is_the_limit_without_base_margin_and_grants() -> None:
+    book = ledger()
+    book.grant("ring", 8 * MIB)
+    assert book.remaining() == 57 * MIB
+
+
+def test_a_released_grant_can_be_granted_again_and_released_twice() -> None:
+    book = ledger()
+    grant = book.grant("ring", 65 * MIB)
+    grant.release()
+    grant.release()
+    assert book.remaining() == 65 * MIB
+
+
+def test_the_table_sums_by_name_and_adds_up_to_the_limit() -> None:
+    book = ledger()
+    book.grant("kv cache", MIB)
+    book.grant("kv cache", MIB)
+    assert book.table() == [
+        Term("process base", 30 * MIB),
+        Term("margin", 5 * MIB),
+        Term("kv cache", 2 * MIB),
+        Term("free", 63 * MIB),
+    ]
+
+
+def test_what_does_not_fit_is_refused_with_every_term_the_largest_and_a_setting_that_fits() -> None:
+    book = ledger()
+    book.grant("ring", 8 * MIB)
+    with pytest.raises(BudgetError) as caught:
+        book.grant("kv cache", 80 * MIB, lambda remaining: f"--context {remaining // MIB}")
+    assert str(caught.value) == (
+        "budget of 100.0 MiB (budget) cannot hold kv cache of 80.0 MiB: largest term is kv cache; terms: kv cache "
+        "80.0 MiB, process base 30.0 MiB, ring 8.0 MiB, margin 5.0 MiB; wanted --budget 123M or more, or --context 57"
+    )
+    assert book.remaining() == 57 * MIB
+
+
+def test_the_suggested_budget_is_the_smallest_that_fits() -> None:
+    with pytest.raises(BudgetError, match="--budget 101M"):
+        ledger().grant("kv cache", 66 * MIB)
+    Ledger(101 * MIB, 30 * MIB, 5 * MIB).grant("kv cache", 66 * MIB)
+
+
+def test_exactly_what_remains_fits() -> None:
+    ledger().grant("pinned", 65 * MIB)
+
+
+def test_a_grant_that_cannot_grow_stays_as_it_was() -> None:
+    book = ledger()
+    grant = book.grant("kv cache", 10 * MIB)
+    with pytest.raises(BudgetError, match="cannot hold kv cache"):
+        grant.resize(66 * MIB)
+    assert grant.n_bytes == 10 * MIB
+    grant.resize(65 * MIB)
+    assert book.remaining() == 0
+
+
+def test_a_base_above_the_limit_refuses_any_grant_and_names_the_base() -> None:
+    book = Ledger(20 * MIB, 30 * MIB, 5 * MIB)
+    assert book.remaining() == 0
+    with pytest.raises(BudgetError, match="largest term is process base.*--budget 36M"):
+        book.grant("ring", MIB)
+
+
+def test_many_threads_never_get_more_than_the_limit() -> None:
+    book = ledger()
+    granted: list[int] = []
+
+    def work() -> None:
+        for _ in range(50):
+            try:
+                book.grant("kv cache", MIB)
+            except BudgetError:
+                return
+            granted.append(MIB)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(granted) == 65 * MIB == book.granted()
+
+
+def test_the_budget_caps_the_cgroup(tmp_path: Path) -> None:
+    proc = machine(tmp_path, "0::/a\n", [V2], {"cg/a/memory.max": str(300 * MIB)})
+    assert (read_limit(100 * MIB, proc).n_bytes, read_limit(100 * MIB, proc).source) == (100 * MIB, "budget")
+
+
+def test_the_cgroup_caps_the_budget(tmp_path: Path) -> None:
+    proc = machine(tmp_path, "0::/a\n", [V2], {"cg/a/memory.max": str(300 * MIB)})
+    assert (read_limit(400 * MIB, proc).n_bytes, read_limit(None, proc).source) == (300 * MIB, "cgroup v2")
+
+
+def test_without_a_cgroup_limit_available_memory_counts_and_swap_does_not(tmp_path: Path) -> None:
+    proc = machine(tmp_path, "0::/a\n", [V2], {"cg/a/memory.max": "max"})
+    meminfo = "MemTotal: 900 kB\nMemFree: 10 kB\nMemAvailable: 400 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n"
+    (proc / "meminfo").write_text(meminfo)
+    assert (read_limit(None, proc).n_bytes, read_limit(None, proc).source) == (400 * 1024, "MemAvailable")
+
+
+def test_where_no_limit_can_be_read_the_budget_alone_counts(tmp_path: Path) -> None:
+    proc = machine(tmp_path, "", [], {})
+    assert read_limit(100 * MIB, proc).n_bytes == 100 * MIB
+    with pytest.raises(BudgetError, match="wanted --budget SIZE"):
+        read_limit(None, proc)
+
+
+def test_a_real_ledger_starts_from_this_process() -> None:
+    book = open_ledger(10 << 30)
+    assert 0 < book.base_bytes <= 2 * read_process_memory().rss_anon
+    assert book.margin_bytes == default_margin_bytes(book.limit_bytes)
+
+
+def test_the_peak_covers_what_was_held_at_a_grant() -> None:
+    book = ledger()
+    block = bytearray(b"x" * (8 * MIB))
+    before = book.sample_peak()
+    del block
+    assert book.sample_peak() >= before
