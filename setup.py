@@ -13,11 +13,11 @@ OPERATIONS = ["matmul", "repack", "quantize", "rms_norm", "silu_mul", "rope", "s
 COMMON = ["pool", "stream", "embed", "pass", "pass_matmul", "pass_attention", "dequantize", "rope_angles", "sample", "isa"]
 FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=default", "-Wall", "-Wextra", "-pthread", "-g0"]
 X86 = {
-    "avx512": ["-DSIPD_AVX512", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mf16c"],
+    "avx512vnni": ["-DSIPD_AVX512", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mf16c"],
     "avx2": ["-DSIPD_AVX2", "-mavx2", "-mf16c"],
 }
 ARM = {
-    "dotprod": ["-DSIPD_NEON", "-DSIPD_DOTPROD", "-march=armv8.2-a+dotprod"],
+    "neon_dotprod": ["-DSIPD_NEON", "-DSIPD_DOTPROD", "-march=armv8.2-a+dotprod"],
     "neon": ["-DSIPD_NEON", "-march=armv8-a"],
 }
 PORTABLE = {"portable": ["-O2"]}

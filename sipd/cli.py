@@ -46,15 +46,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    config = _config(arguments, SETTINGS)
+    if config.model is None:
+        raise ConfigError("model", "not set, wanted --model PATH, SIPD_MODEL or a line in the configuration file")
+
     import asyncio  # noqa: PLC0415 - 4 MB that plan, inspect and version need not pay
 
     from sipd.server.daemon import run_daemon  # noqa: PLC0415 - imports grpc
     from sipd.server.log_lines import set_up_logging, stderr_id  # noqa: PLC0415
     from sipd.server.model_loader import load_model  # noqa: PLC0415
 
-    config = _config(arguments, SETTINGS)
-    if config.model is None:
-        raise ConfigError("model", "not set, wanted --model PATH, SIPD_MODEL or a line in the configuration file")
     environment = read_systemd_environment(os.environ, os.getpid(), stderr_id())
     set_up_logging(config.log_level, has_journal_stderr=environment.has_journal_stderr)
     return asyncio.run(run_daemon(config, environment, load_model))

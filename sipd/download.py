@@ -45,7 +45,8 @@ def download(url: str, folder: Path, *, sha256: str | None = None, schemes: tupl
         raise PullError(f"{url}: the server answers {error.code} {error.reason}") from error
     except (OSError, HTTPException) as error:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise PullError(f"{url}: {cause}; {part} is kept, pull again to resume") from error
+        kept = f"; {part} is kept, pull again to resume" if part.exists() else ""
+        raise PullError(f"{url}: {cause}{kept}") from error
     if sha256 is not None and (digest := file_sha256(part)) != sha256:
         _forget(part)  # resuming would only repeat the fault
         raise PullError(f"{url}: has sha256 {digest}, wanted {sha256}")

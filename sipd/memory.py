@@ -36,23 +36,20 @@ class Term:
 
 
 def read_limit(budget_bytes: int | None, proc: Path = Path("/proc")) -> MemoryLimit:
-    """Returns the lower of the cgroup's limit (else MemAvailable) and the configured budget.
+    """Returns the lower of the configured budget and the cgroup's limit, or MemAvailable when there is neither.
 
-    Raises BudgetError when neither is known and no budget is configured.
+    MemAvailable never lowers a configured budget: it changes by the second. Raises BudgetError when nothing is known.
     """
     cgroup = find_memory_cgroup(proc)
     cgroup_bytes = None if cgroup is None else cgroup.limit_bytes()
+    if budget_bytes is not None and (cgroup_bytes is None or budget_bytes <= cgroup_bytes):
+        return MemoryLimit(budget_bytes, "budget")
     if cgroup is not None and cgroup_bytes is not None:
-        limit = MemoryLimit(cgroup_bytes, f"cgroup v{cgroup.version}")
-    elif (available_bytes := _read_available_bytes(proc)) is not None:
-        limit = MemoryLimit(available_bytes, "MemAvailable")
-    elif budget_bytes is None:
+        return MemoryLimit(cgroup_bytes, f"cgroup v{cgroup.version}")
+    available_bytes = _read_available_bytes(proc)
+    if available_bytes is None:
         raise BudgetError("no memory limit found: no cgroup limit and no readable /proc/meminfo; wanted --budget SIZE")
-    else:
-        return MemoryLimit(budget_bytes, "budget")
-    if budget_bytes is not None and budget_bytes <= limit.n_bytes:
-        return MemoryLimit(budget_bytes, "budget")
-    return limit
+    return MemoryLimit(available_bytes, "MemAvailable")
 
 
 def default_margin_bytes(limit_bytes: int) -> int:

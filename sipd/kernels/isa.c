@@ -3,17 +3,17 @@
 
 #if defined(__aarch64__)
 #include <sys/auxv.h>
-extern const sipd_ops sipd_ops_dotprod, sipd_ops_neon;
+extern const sipd_ops sipd_ops_neon_dotprod, sipd_ops_neon;
 #elif defined(__x86_64__)
-extern const sipd_ops sipd_ops_avx512, sipd_ops_avx2;
+extern const sipd_ops sipd_ops_avx512vnni, sipd_ops_avx2;
 #endif
 extern const sipd_ops sipd_ops_portable;
 
 static const sipd_ops *const tables[] = {
 #if defined(__aarch64__)
-    &sipd_ops_dotprod, &sipd_ops_neon,
+    &sipd_ops_neon_dotprod, &sipd_ops_neon,
 #elif defined(__x86_64__)
-    &sipd_ops_avx512, &sipd_ops_avx2,
+    &sipd_ops_avx512vnni, &sipd_ops_avx2,
 #endif
     &sipd_ops_portable};
 

@@ -33,6 +33,11 @@ class PassResult:
     storage_wait_s: float
     total_s: float
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the pass ran to its end."""
+        return self.status == binding.PASS_DONE
+
 
 @dataclass(frozen=True, slots=True)
 class ForwardShape:
@@ -188,7 +193,7 @@ class Forward:
     ) -> PassResult:
         """One pass. A row is (token, position, sequence, logits row or -1); `pages[i]` are the KV pages of sequence i.
 
-        Blocks without the GIL. `control.cancel` set by another thread ends it within one block.
+        Blocks without the GIL. `control.cancel` set by another thread ends it within one block; the caller resets it.
         """
         flat: list[int] = []
         starts: list[int] = []
@@ -197,7 +202,6 @@ class Forward:
             flat.extend(sequence)
         row_array = (binding.Row * len(rows))(*rows)
         counters = binding.PassCounters()
-        self.control.cancel = 0
         status = self._library.sipd_model_pass(
             self._model,
             row_array,

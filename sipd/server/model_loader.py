@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from pathlib import Path
 
+from sipd.cgroup import CONTROLLER_ADVICE, is_controller_missing
 from sipd.config import Config
 from sipd.engine.build import build_engine
 from sipd.errors import ConfigError, ModelError
@@ -35,8 +36,11 @@ def load_model(config: Config) -> tuple[ServedModel, Ledger]:
         _LOG.warning("%s came without tokenizer files: only token id prompts work", config.model)
     files = weights_files(checkpoint)
     quants = quant_shares(checkpoint)
+    if is_controller_missing():
+        _LOG.warning("%s", CONTROLLER_ADVICE)
     return_free_memory()
     ledger = open_ledger(config.budget)
+    _LOG.info("memory: limit of %s set by %s", format_size(ledger.limit_bytes), ledger.source)
     engine = build_engine(config, checkpoint, ledger)
     for term in ledger.table():
         _LOG.info("memory: %-16s %s", term.name, format_size(term.n_bytes))

@@ -7,6 +7,7 @@ The JSON path keeps the peak lower than a dict of all pieces and a list of all m
 from __future__ import annotations
 
 import gc
+import io
 import json
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any
@@ -59,19 +60,19 @@ def build_backend(
         "normalizer": normalizer,
         "pre_tokenizer": pre_tokenizer,
     }
-    buffer = bytearray(json.dumps(outer)[:-1].encode())
-    buffer += b',"model":' + json.dumps(head)[:-1].encode() + b',"vocab":{'
+    buffer = io.BytesIO()  # its value is handed over without a copy
+    buffer.write(f'{json.dumps(outer)[:-1]},"model":{json.dumps(head)[:-1]},"vocab":{{'.encode())
     try:
         _extend(buffer, (f"{encode_basestring(text)}:{token_id}" for text, token_id in pieces))
-        buffer += b'},"merges":['
+        buffer.write(b'},"merges":[')
         # One string a merge: pairs double the parser's peak. A piece with a space in it is out of any text's reach.
         reachable = (f"{left} {right}" for left, right in merges if " " not in left and " " not in right)
         _extend(buffer, map(encode_basestring, reachable))
     except UnicodeEncodeError as error:
         raise TokenizerError(f"vocabulary: a piece or merge is not valid Unicode text ({error.reason})") from error
-    buffer += b"]}}"
+    buffer.write(b"]}}")
     try:
-        backend = Backend.from_buffer(bytes(buffer))
+        backend = Backend.from_buffer(buffer.getvalue())
     except ValueError as error:
         raise TokenizerError(f"vocabulary: {str(error)[:300]}") from error
     model: Any = backend.model
@@ -80,10 +81,10 @@ def build_backend(
     return backend
 
 
-def _extend(buffer: bytearray, items: Iterable[str]) -> None:
+def _extend(buffer: io.BytesIO, items: Iterable[str]) -> None:
     separator = ""
     for item in items:
-        buffer += f"{separator}{item}".encode()
+        buffer.write(f"{separator}{item}".encode())
         separator = ","
 
 

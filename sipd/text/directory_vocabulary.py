@@ -107,6 +107,8 @@ class _Reader:
         if len(set(self.pieces.values())) != len(self.pieces):
             raise TokenizerError(f"{self.file}: model.vocab: two pieces have the same id")
         unknown = self.model.get("unk_token")
+        if not (unknown is None or isinstance(unknown, str)):
+            raise TokenizerError(f"{self.file}: model.unk_token: found {unknown!r:.80}, wanted a text")
         return build_backend(
             self.pieces.items(),
             self._merges(hidden),

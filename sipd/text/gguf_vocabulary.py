@@ -189,12 +189,12 @@ class _Reader:
             yield name, token_id
 
     def _merges(self, merges: Iterable[object]) -> Iterator[tuple[str, str]]:
-        hidden = {token.text for token in self.special.values() if token.type is not TokenType.USER_DEFINED}
+        hidden = {token.text for token in self.special.values() if token.type in HIDDEN_TYPES}
         for index, merge in enumerate(merges):
             text = _text(merge, f"{_KEY}merges", index)
             cut = text.find(" ", 1)
             left, right = (text[:cut], text[cut + 1 :]) if cut > 0 else ("", "")
-            if not (left and right):
+            if not (left and right) or " " in right:
                 raise TokenizerError(f"{_KEY}merges: entry {index} is {text!r:.80}, wanted two pieces and a space")
             if not hidden or not (left in hidden or right in hidden or left + right in hidden):
                 yield left, right

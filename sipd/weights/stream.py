@@ -106,6 +106,11 @@ class Stream:
         fds = (ctypes.c_int32 * len(self._files.fds))(*self._files.fds)
         self._library.sipd_stream_open(self.handle, fds, len(self._files.fds), self._files.alignment)
 
+    @property
+    def uses_direct_io(self) -> bool:
+        """Whether reads bypass the page cache now."""
+        return self._files.uses_direct_io
+
     def on_fallback(self, report: Callable[[str], None]) -> None:
         """`report` is called with one line when direct reads turn out not to work."""
         self._report = report

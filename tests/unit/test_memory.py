@@ -117,6 +117,7 @@ def test_without_a_cgroup_limit_available_memory_counts_and_swap_does_not(tmp_pa
     meminfo = "MemTotal: 900 kB\nMemFree: 10 kB\nMemAvailable: 400 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n"
     (proc / "meminfo").write_text(meminfo)
     assert (read_limit(None, proc).n_bytes, read_limit(None, proc).source) == (400 * 1024, "MemAvailable")
+    assert read_limit(100 * MIB, proc).n_bytes == 100 * MIB
 
 
 def test_where_no_limit_can_be_read_the_budget_alone_counts(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,6 +63,7 @@ class FakeEngine:
     drained: bool = False
     stopped: bool = False
     threads: list[threading.Thread] = field(default_factory=list)
+    on_drain: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         self.gate.set()
@@ -90,6 +91,8 @@ class FakeEngine:
 
     def drain(self, grace_s: float) -> None:
         self.drained = True
+        if self.on_drain is not None:
+            self.on_drain()
         for thread in self.threads:
             thread.join(grace_s)
         self.was_cancelled.set()

@@ -1,0 +1,90 @@
+"""Builds an engine from a checkpoint: program, layout, grants, files, stream, forward, thread, in that order.
+
+Invariant: every byte is granted before it is allocated.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+from sipd.config import Config
+from sipd.engine.executor import Executor
+from sipd.engine.kv_cache import PagePool
+from sipd.engine.layout import Divider, Layout, largest_context
+from sipd.engine.loop import Engine
+from sipd.engine.sampler import Sampler
+from sipd.errors import ConfigError, SipdError
+from sipd.kernels import binding
+from sipd.memory import Ledger
+from sipd.models.forward import Forward, page_bytes
+from sipd.models.program import Program
+from sipd.models.registry import build_program
+from sipd.models.small_tensors import read_f32
+from sipd.weights.reader import WeightFiles
+from sipd.weights.stream import Stream
+from sipd.weights.tensor_table import Checkpoint
+
+
+def build_engine(config: Config, checkpoint: Checkpoint, ledger: Ledger) -> Engine:
+    """A running engine; raises ModelError, BudgetError, ConfigError or StorageFault. Reads begin at once."""
+    library = _library()
+    try:
+        binding.isa_index(library, config.isa)
+    except ValueError as error:
+        raise ConfigError("isa", str(error)) from error
+    files = WeightFiles(checkpoint.files, checkpoint.file_sizes, direct=config.direct_io)
+    try:
+        program = build_program(checkpoint, lambda tensor: list(read_f32(library, files, tensor)))
+        layout = divide_budget(library, program, config, ledger.remaining())
+        grant_layout(layout, program, ledger)
+        stream = Stream(library, layout.plan, files, layout.stream, drop_cache=layout.streamed_bytes > 0)
+        forward = Forward(library, program, layout.plan, stream, files, layout.forward, isa=config.isa)
+    except BaseException:
+        files.close()
+        raise
+    executor = Executor(
+        forward,
+        stream,
+        streamed_plan_bytes=layout.streamed_bytes,
+        pinned_bytes=layout.pinned_weight_bytes,
+        contract=library.sipd_contract_version(),
+    )
+    return Engine(
+        executor,
+        Sampler(library, program.hyperparameters.vocab_size),
+        PagePool(layout.forward.n_pages, page_bytes(program)),
+        context_tokens=layout.context_tokens,
+        max_active=layout.forward.max_logit_rows,
+        max_queued=config.max_queued,
+    )
+
+
+def divide_budget(library: ctypes.CDLL, program: Program, config: Config, available: int) -> Layout:
+    """The layout of `available` bytes."""
+    return Divider(
+        library, program, config, n_threads=compute_threads(config.threads), available=available
+    ).divide()
+
+
+def grant_layout(layout: Layout, program: Program, ledger: Ledger) -> None:
+    """Asks the ledger for every part; raises BudgetError naming the largest term and the context that would fit."""
+
+    def smaller_context(remaining: int) -> str:
+        return f"--context {largest_context(program, remaining)}"
+
+    for name, n_bytes in layout.terms:
+        ledger.grant(name, n_bytes, smaller_context if name == "KV cache" else None)
+
+
+def compute_threads(wanted: int | None) -> int:
+    """Threads of a pass: what was asked for, but never more than the CPUs that this process may use."""
+    allowed = len(os.sched_getaffinity(0))
+    return min(wanted or allowed, allowed, 64)
+
+
+def _library() -> ctypes.CDLL:
+    try:
+        return binding.load_library()
+    except OSError as error:
+        raise SipdError(f"the kernel library cannot be loaded: {error}") from error

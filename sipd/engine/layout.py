@@ -1,0 +1,175 @@
+"""How the budget is divided: ring, activations, KV pages and pinned tiles for one model.
+
+A pure function of the bytes that are free, used by the daemon and by `sipd plan` alike. Invariant: pinned bytes never
+fall when the budget grows, since every other part takes a share that grows more slowly than the whole.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+from sipd.config import Config
+from sipd.engine.kv_cache import pages_for
+from sipd.engine.sampler import scratch_bytes
+from sipd.errors import ConfigError
+from sipd.kernels.binding import PAGE_POSITIONS
+from sipd.models.forward import ForwardShape, activation_bytes, page_bytes
+from sipd.models.program import Program
+from sipd.weights.plan import Plan, build_plan, choose_pinned
+from sipd.weights.stream import StreamShape, shape_stream
+
+MIN_CONTEXT = 256  # tokens: below this no chat is of use
+MAX_DEFAULT_CONTEXT = 8192  # tokens: more is asked for by name
+MAX_DEFAULT_ROWS = 2048  # rows of a pass: beyond this, compute far outweighs what one pass less would save
+MIN_SLOTS = 3  # one computed, one read, one between
+DEFAULT_SLOTS = 8
+# Shares of what is left after the minimum of everything; the rest is pinned.
+KV_SHARE, ROWS_SHARE, RING_SHARE = 0.2, 0.2, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The parts that the ledger is asked for. Bytes unless the name says otherwise."""
+
+    plan: Plan
+    stream: StreamShape
+    forward: ForwardShape
+    context_tokens: int
+    small_tensor_bytes: int
+    sampling_bytes: int
+    activation_bytes: int
+    kv_bytes: int
+    pinned_weight_bytes: int
+
+    @property
+    def terms(self) -> tuple[tuple[str, int], ...]:
+        """(name, bytes) in the order of granting."""
+        return (
+            ("norms and biases", self.small_tensor_bytes),
+            ("sampling", self.sampling_bytes),
+            ("ring", self.stream.ring_bytes),
+            ("activations", self.activation_bytes),
+            ("KV cache", self.kv_bytes),
+            ("pinned weights", self.stream.pin_bytes),
+        )
+
+    @property
+    def streamed_bytes(self) -> int:
+        """Weight bytes that one pass streams once the pinned tiles are loaded."""
+        return self.plan.pass_bytes - self.pinned_weight_bytes
+
+
+class Divider:
+    """Divides `available` bytes for one program under one configuration."""
+
+    def __init__(
+        self, library: ctypes.CDLL, program: Program, config: Config, *, n_threads: int, available: int
+    ) -> None:
+        self._library = library
+        self._program = program
+        self._config = config
+        self._n_threads = n_threads
+        self._available = available
+        groups = [[product.weight for product in step.products] for step in program.product_steps()]
+        self._plan = build_plan(groups, config.tile_bytes)
+        # the embedding as tiles of its own, for when even that can be kept
+        self._resident_plan = self._plan
+        if not program.is_tied:
+            self._resident_plan = build_plan([[program.embedding], *groups], config.tile_bytes)
+
+    def divide(self) -> Layout:
+        """The layout. When the budget is too small it is the smallest one: the ledger then refuses, with its table."""
+        h = self._program.hyperparameters
+        page = page_bytes(self._program)
+        max_active = self._config.max_requests
+        wanted_context = self._context()
+        least_rows = max(max_active, min(16, h.context_length))
+        least_context = wanted_context or min(MIN_CONTEXT, h.context_length)
+        small = 4 * sum(tensor.n_elements for tensor in self._program.small_tensors())
+        fixed = small + scratch_bytes(h.vocab_size)
+        row_bytes = self._activations(least_rows + 1) - self._activations(least_rows)
+        least = (
+            fixed
+            + self._activations(least_rows)
+            + pages_for(least_context) * page
+            + shape_stream(self._plan, frozenset(), MIN_SLOTS, 1).ring_bytes
+        )
+        rest = max(0, self._available - least)
+
+        context, kv_extra = self._divide_kv(rest, page, least_context)
+        rows, rows_extra = self._divide_rows(rest, row_bytes, least_rows, context)
+        slots, ring_extra = self._divide_ring(rest)
+        left = rest - kv_extra - rows_extra - ring_extra
+        n_pages = pages_for(least_context) + kv_extra // page
+        minimal_ring = shape_stream(self._plan, frozenset(), slots, 1).ring_bytes
+
+        plan, pinned = self._plan, frozenset[int]()
+        if self._config.pin:
+            resident_bytes = sum(extent.span_bytes for extent in self._resident_plan.extents)
+            if resident_bytes <= left + minimal_ring:
+                plan, pinned = self._resident_plan, frozenset(range(len(self._resident_plan.extents)))
+            else:
+                pinned = choose_pinned(plan.extents, left)
+        forward = ForwardShape(rows, min(max_active, rows), n_pages, self._n_threads)
+        stream = shape_stream(plan, pinned, slots, self._config.readers)
+        return Layout(
+            plan=plan,
+            stream=stream,
+            forward=forward,
+            context_tokens=context,
+            small_tensor_bytes=small,
+            sampling_bytes=scratch_bytes(h.vocab_size),
+            activation_bytes=activation_bytes(self._library, self._program, plan, forward),
+            kv_bytes=n_pages * page,
+            pinned_weight_bytes=sum(plan.extents[index].weight_bytes for index in pinned),
+        )
+
+    def _context(self) -> int | None:
+        """The configured context, checked against the model's."""
+        wanted = self._config.context
+        most = self._program.hyperparameters.context_length
+        if wanted is not None and wanted > most:
+            raise ConfigError("context", f"found {wanted}, the model was made for at most {most}")
+        return wanted
+
+    def _activations(self, rows: int) -> int:
+        shape = ForwardShape(rows, min(self._config.max_requests, rows), 1, self._n_threads)
+        return activation_bytes(self._library, self._program, self._plan, shape)
+
+    def _divide_kv(self, rest: int, page: int, least: int) -> tuple[int, int]:
+        """Context in tokens, and bytes for KV pages beyond the least."""
+        h = self._program.hyperparameters
+        top = least if self._config.context else min(h.context_length, MAX_DEFAULT_CONTEXT)
+        most = max(0, pages_for(top) * self._config.max_requests - pages_for(least)) * page
+        extra = min(int(rest * KV_SHARE), most)
+        n_pages = pages_for(least) + extra // page
+        return max(least, min(top, n_pages * PAGE_POSITIONS)), extra
+
+    def _divide_rows(self, rest: int, row_bytes: int, least: int, context: int) -> tuple[int, int]:
+        """Rows of a pass, and bytes for rows beyond the least."""
+        top = self._config.rows_per_pass or MAX_DEFAULT_ROWS
+        if self._config.rows_per_pass is not None and self._config.rows_per_pass < self._config.max_requests:
+            raise ConfigError(
+                "rows_per_pass", f"found {top}, wanted at least max_requests, {self._config.max_requests}"
+            )
+        if top <= least:
+            return top, 0
+        extra = min(int(rest * ROWS_SHARE), (top - least) * row_bytes)
+        return min(least + extra // row_bytes, max(context, least)), extra
+
+    def _divide_ring(self, rest: int) -> tuple[int, int]:
+        """Ring slots, and bytes for slots beyond the least."""
+        wanted = self._config.ring_slots or DEFAULT_SLOTS
+        if wanted < MIN_SLOTS:
+            raise ConfigError("ring_slots", f"found {wanted}, wanted at least {MIN_SLOTS}")
+        slot = self._plan.largest_span
+        extra = min(int(rest * RING_SHARE), (wanted - MIN_SLOTS) * slot)
+        return MIN_SLOTS + extra // slot, extra
+
+
+def largest_context(program: Program, n_bytes: int) -> int:
+    """Tokens whose keys and values fit `n_bytes`."""
+    return n_bytes // page_bytes(program) * PAGE_POSITIONS
+
+

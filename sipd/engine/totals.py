@@ -1,0 +1,30 @@
+"""Sums over all passes since the start; written by the engine thread under its lock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sipd.models.forward import PassResult
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts and seconds of all passes."""
+
+    n_passes: int = 0
+    n_rows: int = 0
+    streamed_bytes: int = 0
+    head_bytes: int = 0
+    embedding_bytes: int = 0
+    storage_wait_s: float = 0.0
+    compute_s: float = 0.0
+
+    def add(self, result: PassResult, n_rows: int) -> None:
+        """Joins one pass."""
+        self.n_passes += 1
+        self.n_rows += n_rows
+        self.streamed_bytes += result.streamed_bytes
+        self.head_bytes += result.head_bytes
+        self.embedding_bytes += result.embedding_bytes
+        self.storage_wait_s += result.storage_wait_s
+        self.compute_s += result.total_s - result.storage_wait_s
