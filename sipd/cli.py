@@ -16,6 +16,7 @@ from pathlib import Path
 import sipd
 from sipd.config import SETTINGS, Config, default_models_dir, load_config, read_systemd_environment, setting_help
 from sipd.errors import EX_SOFTWARE, ConfigError, SipdError
+from sipd.process_memory import keep_heap_small
 
 _EX_USAGE = 64
 _INTERRUPTED = 130  # 128 + SIGINT, as shells do
@@ -50,6 +51,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     if config.model is None:
         raise ConfigError("model", "not set, wanted --model PATH, SIPD_MODEL or a line in the configuration file")
 
+    keep_heap_small()
     import asyncio  # noqa: PLC0415 - 4 MB that plan, inspect and version need not pay
 
     from sipd.server.daemon import run_daemon  # noqa: PLC0415 - imports grpc
@@ -69,6 +71,9 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
+    if arguments.sweep is not None:
+        return _sweep(arguments)
+
     from sipd.bench import run_bench  # noqa: PLC0415
 
     code: int = run_bench(
@@ -79,6 +84,18 @@ def _bench(arguments: argparse.Namespace) -> int:
         as_json=arguments.json,
     )
     return code
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    from sipd.bench_sweep import run_sweep  # noqa: PLC0415
+
+    return run_sweep(
+        _config(arguments, _ENGINE_SETTINGS),
+        Path(arguments.sweep),
+        prompt_tokens=arguments.prompt_tokens,
+        tokens=arguments.tokens,
+        clients=arguments.clients,
+    )
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
@@ -121,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--prompt-tokens", type=_positive, default=128, metavar="N", help="prompt tokens (default: 128)")
     bench.add_argument("--tokens", type=_positive, default=32, metavar="N", help="tokens to generate (default: 32)")
     bench.add_argument("--clients", type=_positive, default=1, metavar="N", help="requests at a time (default: 1)")
+    bench.add_argument("--sweep", metavar="OUT", help="measure over budgets and write OUT.svg and OUT.csv")
 
     inspect = _command(commands, "inspect", _inspect, "print a model's metadata and tensors")
     inspect.add_argument("model", metavar="MODEL", help="GGUF file or checkpoint directory")

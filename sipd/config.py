@@ -66,7 +66,7 @@ class Config:
         default=True, metadata={"kind": "switch", "help": "keep weights in memory that is left over: on, off"}
     )
     max_prompt_bytes: int = field(
-        default=1024**2, metadata={"kind": "size", "help": "largest prompt taken, before tokenising (default: 1M)"}
+        default=1024**2, metadata={"kind": "size", "help": "largest prompt taken (default: by budget, at most 1M)"}
     )
     grace_s: float = field(
         default=20.0, metadata={"kind": "seconds", "help": "seconds that live requests get at a stop (default: 20)"}

@@ -7,7 +7,7 @@ anything is allocated. Swap is no part of any sum; page cache is the kernel's to
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,17 +97,21 @@ class Ledger:
 
         `remedy` gets the bytes that remain, and says which setting would fit them (`--context 2048`).
         """
-        grant = Grant(self, name, n_bytes)
+        return self.grant_all([Term(name, n_bytes)], remedy)[0]
+
+    def grant_all(self, wanted: Sequence[Term], remedy: Callable[[int], str] | None = None) -> list[Grant]:
+        """Returns a grant for each term, or none of them: BudgetError then names a budget that fits all of them."""
+        grants = [Grant(self, term.name, term.n_bytes) for term in wanted]
         with self._lock:
-            self._check(name, n_bytes, n_bytes, remedy)
-            self._grants.append(grant)
+            self._check(wanted, sum(term.n_bytes for term in wanted), remedy)
+            self._grants += grants
         self._peak.sample()
-        return grant
+        return grants
 
     def resize(self, grant: Grant, n_bytes: int) -> None:
         """Changes a live grant to `n_bytes`; raises BudgetError when the growth does not fit."""
         with self._lock:
-            self._check(grant.name, n_bytes, n_bytes - grant.n_bytes, None, grant)
+            self._check([Term(grant.name, n_bytes)], n_bytes - grant.n_bytes, None, grant)
             grant.n_bytes = n_bytes
         self._peak.sample()
 
@@ -155,26 +159,25 @@ class Ledger:
 
     def _check(
         self,
-        name: str,
-        n_bytes: int,
+        wanted: Sequence[Term],
         growth: int,
         remedy: Callable[[int], str] | None,
         resized: Grant | None = None,
     ) -> None:
         """Raises BudgetError unless `growth` more bytes fit; the message lists every term, the largest first."""
-        assert n_bytes >= 0, f"negative size for {name}"
+        assert all(term.n_bytes >= 0 for term in wanted), wanted
         remaining = self._remaining()
         if growth <= max(0, remaining):
             return
-        terms = sorted([*self._terms(resized), Term(name, n_bytes)], key=lambda term: -term.n_bytes)
-        total = sum(term.n_bytes for term in terms)
+        terms = sorted([*self._terms(resized), *wanted], key=lambda term: -term.n_bytes)
         listing = ", ".join(f"{term.name} {format_size(term.n_bytes)}" for term in terms)
-        advice = f"wanted --budget {setting_size(total)} or more"
+        largest = max(wanted, key=lambda term: term.n_bytes)
+        advice = f"wanted --budget {setting_size(sum(term.n_bytes for term in terms))} or more"
         if remedy is not None:
             advice += f", or {remedy(max(0, remaining))}"
         raise BudgetError(
-            f"budget of {format_size(self.limit_bytes)} ({self.source}) cannot hold {name} of "
-            f"{format_size(n_bytes)}: largest term is {terms[0].name}; terms: {listing}; {advice}"
+            f"budget of {format_size(self.limit_bytes)} ({self.source}) cannot hold {largest.name} of "
+            f"{format_size(largest.n_bytes)}: largest term is {terms[0].name}; terms: {listing}; {advice}"
         )
 
 

@@ -6,7 +6,9 @@ Invariant: every byte is granted before it is allocated.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
+from typing import cast
 
 from sipd.config import Config
 from sipd.engine.executor import Executor
@@ -25,21 +27,22 @@ from sipd.weights.reader import WeightFiles
 from sipd.weights.stream import Stream
 from sipd.weights.tensor_table import Checkpoint
 
+_LOG = logging.getLogger("sipd.engine")
+
 
 def build_engine(config: Config, checkpoint: Checkpoint, ledger: Ledger) -> Engine:
     """A running engine; raises ModelError, BudgetError, ConfigError or StorageFault. Reads begin at once."""
-    library = _library()
-    try:
-        binding.isa_index(library, config.isa)
-    except ValueError as error:
-        raise ConfigError("isa", str(error)) from error
+    library = load_kernels(config.isa)
     files = WeightFiles(checkpoint.files, checkpoint.file_sizes, direct=config.direct_io)
     try:
         program = build_program(checkpoint, lambda tensor: list(read_f32(library, files, tensor)))
         layout = divide_budget(library, program, config, ledger.remaining())
         grant_layout(layout, program, ledger)
-        stream = Stream(library, layout.plan, files, layout.stream, drop_cache=layout.streamed_bytes > 0)
-        forward = Forward(library, program, layout.plan, stream, files, layout.forward, isa=config.isa)
+        if uses_twin(library, config.isa):
+            forward, stream = _twin(program, layout, files)
+        else:
+            stream = Stream(library, layout.plan, files, layout.stream, drop_cache=layout.streamed_bytes > 0)
+            forward = Forward(library, program, layout.plan, stream, files, layout.forward, isa=config.isa)
     except BaseException:
         files.close()
         raise
@@ -62,9 +65,7 @@ def build_engine(config: Config, checkpoint: Checkpoint, ledger: Ledger) -> Engi
 
 def divide_budget(library: ctypes.CDLL, program: Program, config: Config, available: int) -> Layout:
     """The layout of `available` bytes."""
-    return Divider(
-        library, program, config, n_threads=compute_threads(config.threads), available=available
-    ).divide()
+    return Divider(library, program, config, n_threads=compute_threads(config.threads), available=available).divide()
 
 
 def grant_layout(layout: Layout, program: Program, ledger: Ledger) -> None:
@@ -83,8 +84,39 @@ def compute_threads(wanted: int | None) -> int:
     return min(wanted or allowed, allowed, 64)
 
 
-def _library() -> ctypes.CDLL:
+def load_kernels(isa: str) -> ctypes.CDLL:
+    """The kernel library, or the NumPy twin's stand-in when it cannot be loaded and `isa` leaves the choice.
+
+    Raises ConfigError when this CPU or this build does not have `isa`.
+    """
     try:
-        return binding.load_library()
+        library = binding.load_library()
     except OSError as error:
-        raise SipdError(f"the kernel library cannot be loaded: {error}") from error
+        if isa not in ("auto", "numpy"):
+            raise SipdError(f"the kernel library cannot be loaded: {error}") from error
+        from sipd.kernels.reference_library import ReferenceLibrary  # noqa: PLC0415 - NumPy costs 16 MB
+
+        if isa == "auto":
+            _LOG.warning("the kernel library cannot be loaded, computing with NumPy, many times slower: %s", error)
+        return cast("ctypes.CDLL", ReferenceLibrary())
+    if isa != "numpy":
+        try:
+            binding.isa_index(library, isa)
+        except ValueError as error:
+            raise ConfigError("isa", str(error)) from error
+    return library
+
+
+def uses_twin(library: ctypes.CDLL, isa: str) -> bool:
+    """Whether passes run in NumPy: asked for, or nothing else is there."""
+    return isa == "numpy" or not library.sipd_isa_count()
+
+
+def _twin(program: Program, layout: Layout, files: WeightFiles) -> tuple[Forward, Stream]:
+    """The NumPy executor and its source, which have the methods of the native ones that the engine uses."""
+    from sipd.models.reference_forward import ReferenceForward  # noqa: PLC0415 - NumPy costs 16 MB
+    from sipd.weights.plain_source import PlainSource  # noqa: PLC0415
+
+    source = PlainSource(layout.plan, files, frozenset(layout.stream.pin_offsets))
+    forward = ReferenceForward(program, layout.plan, source, layout.forward)
+    return cast("Forward", forward), cast("Stream", source)

@@ -3,7 +3,8 @@
  * 1. All arithmetic is IEEE binary32, round to nearest even, no contraction (the build says -ffp-contract=off).
  *    No libm: exp and sin/cos are the fixed polynomials of exp.h and rope.c.
  * 2. Activations that meet block-quantised weights are quantised per row in blocks of 32:
- *    d = max|x| / 127, q = rint(x * (127 / max|x|)) (all 0 when max|x| is 0), s = d * sum(q).
+ *    d = max|x| / 127, q = rint(x * (127 / max|x|)) (all 0 when max|x| is at most 2^-120), s = d * sum(q). A block with
+ *    a NaN has d = NaN, so that a fault reaches the logits, where it is seen.
  * 3. A block product is exact in int32 (isum), then joins one f32 accumulator per output, block after block:
  *      symmetric types (Q4_0 Q5_0 Q8_0):   acc = acc + isum * (dw * d)
  *      types with a minimum (Q4_1 Q5_1):   acc = acc + (isum * (dw * d) + m * s)
@@ -108,7 +109,7 @@ typedef struct {
 } sipd_ops;
 
 /* Whether a repacked form of the type exists. */
-static inline int sipd_can_pack(int32_t type) { return type == SIPD_Q4_0 || type == SIPD_Q4_1 || type == SIPD_Q8_0; }
+static inline int sipd_can_pack(int32_t type) { return type != SIPD_F32 && type != SIPD_F16 && type != SIPD_BF16; }
 
 /* Whether the type is made of blocks that meet quantised activations. */
 static inline int sipd_is_block_type(int32_t type) { return type != SIPD_F32 && type != SIPD_F16 && type != SIPD_BF16; }

@@ -20,7 +20,12 @@ TYPE(Q5_K)
 TYPE(Q6_K)
 PACKED_TYPE(Q4_0)
 PACKED_TYPE(Q4_1)
+PACKED_TYPE(Q5_0)
+PACKED_TYPE(Q5_1)
 PACKED_TYPE(Q8_0)
+PACKED_TYPE(Q4_K)
+PACKED_TYPE(Q5_K)
+PACKED_TYPE(Q6_K)
 
 static void disk_outputs(const sipd_matmul *m, int begin, int end, uint8_t *scratch) {
   switch (m->type) {
@@ -43,7 +48,12 @@ static void packed_outputs(const sipd_matmul *m, int begin, int end, uint8_t *sc
   switch (m->type) {
     case SIPD_Q4_0: packed_Q4_0(m, begin, end, scratch); break;
     case SIPD_Q4_1: packed_Q4_1(m, begin, end, scratch); break;
+    case SIPD_Q5_0: packed_Q5_0(m, begin, end, scratch); break;
+    case SIPD_Q5_1: packed_Q5_1(m, begin, end, scratch); break;
     case SIPD_Q8_0: packed_Q8_0(m, begin, end, scratch); break;
+    case SIPD_Q4_K: packed_Q4_K(m, begin, end, scratch); break;
+    case SIPD_Q5_K: packed_Q5_K(m, begin, end, scratch); break;
+    case SIPD_Q6_K: packed_Q6_K(m, begin, end, scratch); break;
     default: break;
   }
 }

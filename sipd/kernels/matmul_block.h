@@ -9,6 +9,7 @@
 #include "unpack.h"
 
 #define UNIT_BYTES (40 * W) /* an unpacked unit in scratch: 8 operand vectors, 2 scale vectors */
+#define FEW_ROWS 4          /* rows that meet weights without unpacking to memory */
 
 /* R rows meet one unit of weights. x: row 0 at this unit; rows are x_stride blocks apart. */
 INLINE void accumulate(const int kind, const int shift, const int is_signed, const int R, const vu *q, vf s0, vf s1,
@@ -54,65 +55,88 @@ INLINE void store_outputs(const sipd_matmul *m, const int R, int row, int o, int
   }
 }
 
-/* Packed unit: [f16 d x W][f16 m x W if any][operand dwords]; see repack.c. */
-INLINE void load_packed(const int type, const uint8_t *p, vu *q, vf *s0, vf *s1) {
-  vu t[8];
-  *s0 = load_half(p);
-  p += 2 * W;
-  *s1 = *s0;
-  if (type == SIPD_Q4_1) {
-    *s1 = load_half(p);
-    p += 2 * W;
+/* What becomes of the units of one panel: R rows meet them at once, or they are laid out in scratch. */
+typedef struct {
+  const sipd_q8_block *x; /* row 0; rows are x_stride blocks apart */
+  int64_t x_stride;
+  vf *acc;
+  uint8_t *unpacked;
+} unit_sink;
+
+/* R is 0 when units go to scratch. */
+INLINE void take_unit(const int type, const int R, unit_sink to, int u, const vu *q, vf s0, vf s1) {
+  if (R) {
+    accumulate(unit_kind(type), offset_shift(type), is_signed_type(type), R, q, s0, s1, to.x + u, to.x_stride, to.acc);
+    return;
   }
-  if (type == SIPD_Q8_0) {
-    for (int g = 0; g < 8; g++) q[g] = as_operand(*(const vu *)(p + 4 * W * g));
-  } else {
-    for (int g = 0; g < 4; g++) t[g] = *(const vu *)(p + 4 * W * g);
-    nibbles(t, q);
+  vu *out = (vu *)(to.unpacked + (int64_t)u * UNIT_BYTES);
+  for (int g = 0; g < 8; g++) out[g] = q[g];
+  ((vf *)out)[8] = s0;
+  ((vf *)out)[9] = s1;
+}
+
+/* The 8 units of a K block, in order. */
+INLINE void walk_k_block(const int type, const int is_packed, const int R, block_source b, int u, unit_sink to) {
+  vf s0[8], s1[8];
+  vu t[8], q[8], high[8];
+  if (type == SIPD_Q6_K) {
+    q6_scales(is_packed, b, s0, s1);
+    for (int n = 0; n < 2; n++) {
+      vu low[16];
+      for (int i = 0; i < 16; i += 4) four_dwords(type, is_packed, b, 16 * n + i, low + i);
+      for (int i = 0; i < 8; i += 4) four_dwords(type, is_packed, b, 32 + 8 * n + i, high + i);
+      for (int k = 0; k < 4; k++) {
+        for (int g = 0; g < 8; g++)
+          q[g] = ((low[8 * (k & 1) + g] >> (4 * (k >> 1))) & 0x0F0F0F0Fu) | (((high[g] >> (2 * k)) & 0x03030303u) << 4);
+        take_unit(type, R, to, u + 4 * n + k, q, s0[4 * n + k], s1[4 * n + k]);
+      }
+    }
+    return;
+  }
+  four_dwords(type, is_packed, b, 0, t);
+  k_scales(t, s0, s1);
+  const int quants = type == SIPD_Q5_K ? 12 : 4;
+  if (type == SIPD_Q5_K) {
+    four_dwords(type, is_packed, b, 4, high);
+    four_dwords(type, is_packed, b, 8, high + 4);
+  }
+  for (int j = 0; j < 8; j += 2) {
+    four_dwords(type, is_packed, b, quants + 4 * j, t);
+    four_dwords(type, is_packed, b, quants + 4 * j + 4, t + 4);
+    low_nibbles(t, 8, q);
+    if (type == SIPD_Q5_K)
+      for (int g = 0; g < 8; g++) q[g] |= ((high[g] >> j) & 0x01010101u) << 4;
+    take_unit(type, R, to, u + j, q, s0[j], s1[j]);
+    high_nibbles(t, 8, q);
+    if (type == SIPD_Q5_K)
+      for (int g = 0; g < 8; g++) q[g] |= ((high[g] >> (j + 1)) & 0x01010101u) << 4;
+    take_unit(type, R, to, u + j + 1, q, s0[j + 1], s1[j + 1]);
   }
 }
 
-INLINE int64_t packed_unit_bytes(const int type) { return W * (type == SIPD_Q8_0 ? 34 : type == SIPD_Q4_1 ? 20 : 18); }
+/* All units of W rows. */
+INLINE void walk_panel(const int type, const int is_packed, const int R, const sipd_matmul *m, const uint8_t *rows,
+                       unit_sink to) {
+  const int n_blocks = m->n_in / block_weights(type);
+  for (int i = 0; i < n_blocks; i++) {
+    const block_source b = {rows + (int64_t)i * block_bytes(type) * (is_packed ? W : 1), is_packed ? 0 : m->row_bytes};
+    if (is_k_type(type)) {
+      walk_k_block(type, is_packed, R, b, 8 * i, to);
+    } else {
+      vu q[8];
+      vf s0, s1;
+      unpack_32(type, is_packed, b, q, &s0, &s1);
+      take_unit(type, R, to, i, q, s0, s1);
+    }
+  }
+}
 
-INLINE void few_rows(const int type, const int is_packed, const int R, const sipd_matmul *m, const uint8_t *rows, int row,
-                     int o, int lanes, const float *scales) {
-  const int n_units = m->n_in / 32;
-  const sipd_q8_block *x = m->xq + (int64_t)row * n_units;
-  vf acc[8];
+INLINE void few_rows(const int type, const int is_packed, const int R, const sipd_matmul *m, const uint8_t *rows,
+                     int o, int lanes) {
+  vf acc[FEW_ROWS];
   for (int r = 0; r < R; r++) acc[r] = splat(0.0f);
-  for (int u = 0; u < n_units; u++) {
-    vu q[8];
-    vf s0, s1;
-    if (is_packed) {
-      load_packed(type, rows + u * packed_unit_bytes(type), q, &s0, &s1);
-    } else {
-      load_quants(type, rows, m->row_bytes, u, q);
-      s0 = loadf(scales + 2 * u * W);
-      s1 = loadf(scales + (2 * u + 1) * W);
-    }
-    accumulate(unit_kind(type), offset_shift(type), is_signed_type(type), R, q, s0, s1, x + u, n_units, acc);
-  }
-  store_outputs(m, R, row, o, lanes, acc);
-}
-
-INLINE void unpack_panel(const int type, const int is_packed, const sipd_matmul *m, const uint8_t *rows,
-                         const float *scales, uint8_t *scratch) {
-  const int n_units = m->n_in / 32;
-  for (int u = 0; u < n_units; u++) {
-    vu *q = (vu *)(scratch + (int64_t)u * UNIT_BYTES);
-    vf s0, s1;
-    vu t[8];
-    if (is_packed) {
-      load_packed(type, rows + u * packed_unit_bytes(type), t, &s0, &s1);
-    } else {
-      load_quants(type, rows, m->row_bytes, u, t);
-      s0 = loadf(scales + 2 * u * W);
-      s1 = loadf(scales + (2 * u + 1) * W);
-    }
-    for (int g = 0; g < 8; g++) q[g] = t[g];
-    ((vf *)q)[8] = s0;
-    ((vf *)q)[9] = s1;
-  }
+  walk_panel(type, is_packed, R, m, rows, (unit_sink){m->xq, m->n_in / 32, acc, NULL});
+  store_outputs(m, R, 0, o, lanes, acc);
 }
 
 INLINE void many_rows(const int type, const int R, const sipd_matmul *m, const uint8_t *scratch, int row, int o,
@@ -147,32 +171,27 @@ INLINE void sweep_rows(const int type, const sipd_matmul *m, const uint8_t *scra
   }
 }
 
-#define FEW_ROWS 4
 #define SWEEP_BYTES (256 << 10) /* unpacked weights that stay in a second-level cache while rows sweep over them */
 
 /* Outputs [begin, end) of one type; type and is_packed are constants at every call. */
 INLINE void block_outputs(const int type, const int is_packed, const sipd_matmul *m, int begin, int end,
                           uint8_t *scratch) {
-  const int n_units = m->n_in / 32;
-  const int64_t panel_bytes = (int64_t)n_units * UNIT_BYTES;
-  float *scales = (float *)scratch;
-  uint8_t *unpacked = scratch + (int64_t)n_units * 8 * W;
+  const int64_t panel_bytes = m->n_in / 32 * (int64_t)UNIT_BYTES;
   const int group = m->n_rows <= FEW_ROWS || panel_bytes * 2 > SWEEP_BYTES ? 1 : (int)(SWEEP_BYTES / panel_bytes);
   for (int o = begin; o < end;) {
     int n = 0;
     for (; n < group && o + n * W < end; n++) {
       const int at = o + n * W, lanes = m->n_out - at < W ? m->n_out - at : W;
       const uint8_t *rows = m->w + at * m->row_bytes;
-      if (!is_packed) load_scales(type, rows, m->row_bytes, n_units, scales);
       switch (m->n_rows) {
-        case 1: few_rows(type, is_packed, 1, m, rows, 0, at, lanes, scales); break;
-        case 2: few_rows(type, is_packed, 2, m, rows, 0, at, lanes, scales); break;
-        case 3: few_rows(type, is_packed, 3, m, rows, 0, at, lanes, scales); break;
-        case FEW_ROWS: few_rows(type, is_packed, FEW_ROWS, m, rows, 0, at, lanes, scales); break;
-        default: unpack_panel(type, is_packed, m, rows, scales, unpacked + n * panel_bytes); break;
+        case 1: few_rows(type, is_packed, 1, m, rows, at, lanes); break;
+        case 2: few_rows(type, is_packed, 2, m, rows, at, lanes); break;
+        case 3: few_rows(type, is_packed, 3, m, rows, at, lanes); break;
+        case FEW_ROWS: few_rows(type, is_packed, FEW_ROWS, m, rows, at, lanes); break;
+        default: walk_panel(type, is_packed, 0, m, rows, (unit_sink){NULL, 0, NULL, scratch + n * panel_bytes}); break;
       }
     }
-    if (m->n_rows > FEW_ROWS) sweep_rows(type, m, unpacked, panel_bytes, n, o);
+    if (m->n_rows > FEW_ROWS) sweep_rows(type, m, scratch, panel_bytes, n, o);
     o += n * W;
   }
 }

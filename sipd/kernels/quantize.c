@@ -6,14 +6,19 @@
 void FN(sipd_quantize)(const float *x, int32_t n, sipd_q8_block *out) {
   const vi sign = splat_i(0x7fffffff);
   for (int b = 0; b < n / 32; b++, x += 32, out++) {
-    vf v[VECTORS], top = splat(0.0f);
+    /* magnitudes compare as integers, and so a NaN is the largest of all: it reaches d, and with it every output */
+    vf v[VECTORS];
+    vi top = splat_i(0);
     for (int i = 0; i < VECTORS; i++) {
       v[i] = loadf(x + i * W);
-      top = vmax(top, (vf)((vi)v[i] & sign));
+      const vi magnitude = (vi)v[i] & sign, is_more = magnitude > top;
+      top = (magnitude & is_more) | (top & ~is_more);
     }
-    float largest = 0.0f;
-    for (int l = 0; l < W; l++) largest = top[l] > largest ? top[l] : largest;
-    const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
+    int32_t bits = 0;
+    for (int l = 0; l < W; l++) bits = top[l] > bits ? top[l] : bits;
+    float largest;
+    memcpy(&largest, &bits, 4);
+    const float inverse = largest > 0x1p-120f ? 127.0f / largest : 0.0f;
     vi sum[VECTORS];
     for (int i = 0; i < VECTORS; i++) {
       /* adding 1.5 * 2^23 rounds to the nearest even integer and leaves it in the low bits */
@@ -23,7 +28,7 @@ void FN(sipd_quantize)(const float *x, int32_t n, sipd_q8_block *out) {
     }
     int32_t low = 0, high = 0;
     for (int i = 0; i < VECTORS; i++)
-      for (int l = 0; l < W; l++) *(i * W + l < 16 ? &low : &high) += sum[i][l];
+      for (int l = 0; l < W; l++) *(i * W + l < 16 ? &low : &high) += (int8_t)sum[i][l];
     out->d = largest / 127.0f;
     out->s = out->d * (float)(low + high);
     out->nsum8 = -8 * (low + high);

@@ -321,10 +321,25 @@ INLINE vf gather_half(const uint8_t *p, int64_t stride) {
 #endif
 
 /* The dword at the start of each of W rows. */
+#if defined(SIPD_AVX512) || defined(SIPD_AVX2)
+INLINE __m128i gather4_u32(const uint8_t *p, int64_t stride) {
+  __m128i v = _mm_cvtsi32_si128((int)load_u32(p));
+  v = _mm_insert_epi32(v, (int)load_u32(p + stride), 1);
+  v = _mm_insert_epi32(v, (int)load_u32(p + 2 * stride), 2);
+  return _mm_insert_epi32(v, (int)load_u32(p + 3 * stride), 3);
+}
+INLINE __m256i gather8_u32(const uint8_t *p, int64_t stride) {
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(gather4_u32(p, stride)), gather4_u32(p + 4 * stride, stride), 1);
+}
+#endif
 INLINE vu gather_u32(const uint8_t *p, int64_t stride) {
-  vu out;
-  for (int l = 0; l < W; l++) out[l] = load_u32(p + l * stride);
-  return out;
+#if defined(SIPD_AVX512)
+  return (vu)_mm512_inserti64x4(_mm512_castsi256_si512(gather8_u32(p, stride)), gather8_u32(p + 8 * stride, stride), 1);
+#elif defined(SIPD_AVX2)
+  return (vu)gather8_u32(p, stride);
+#else
+  return (vu){load_u32(p), load_u32(p + stride), load_u32(p + 2 * stride), load_u32(p + 3 * stride)};
+#endif
 }
 
 /* The tree over 16 partial sums (contract, point 5). */

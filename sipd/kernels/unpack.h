@@ -1,13 +1,15 @@
-/* Blocks as they lie on disk, W rows at a time, made into operands: a table of quant types.
+/* Blocks of W rows made into operands, from rows as on disk or from a packed panel: a table of quant types.
  *
- * A unit is 32 weights of each of W rows: q[g] holds weights 4g .. 4g+3 of lane l in its dword l. s0 and s1 are the
- * unit's scales: dw and m for types with a minimum, the two half scales for Q6_K. Rows are row_bytes apart, as on
- * disk; lanes past the last row read whatever follows (the buffers have slack) and are never stored.
- * Source: block layouts of the GGUF quant types as ggml defines them.
+ * A block is a run of f16 numbers and dwords. On disk the W rows of a block lie row_bytes apart and are transposed in
+ * registers; in a packed panel (repack.c) each f16 and each dword of all W rows lie side by side. A unit is 32 weights
+ * of each row: q[g] holds weights 4g .. 4g + 3 of lane l in its dword l. s0 and s1 are its scales: dw and m for types with
+ * a minimum, the two half scales for Q6_K. Lanes past the last row read whatever follows (buffers have slack) and are
+ * never stored. Source: the block layouts of the GGUF quant types.
  */
 #ifndef SIPD_UNPACK_H
 #define SIPD_UNPACK_H
 
+#include "block_layout.h"
 #include "simd.h"
 
 enum { KIND_SYMMETRIC, KIND_MINIMUM, KIND_HALVES };
@@ -33,127 +35,97 @@ INLINE int offset_shift(int type) {
 
 INLINE int is_signed_type(int type) { return type == SIPD_Q8_0; }
 
-INLINE void nibbles(const vu *t, vu *q) {
-  for (int g = 0; g < 4; g++) {
-    q[g] = t[g] & 0x0F0F0F0Fu;
-    q[4 + g] = (t[g] >> 4) & 0x0F0F0F0Fu;
+/* One block of W rows. stride is row_bytes on disk, 0 when packed. */
+typedef struct {
+  const uint8_t *p;
+  int64_t stride;
+} block_source;
+
+/* Dwords k .. k + 3 of the block, by lanes. */
+INLINE void four_dwords(const int type, const int is_packed, block_source b, int k, vu *out) {
+  if (is_packed) {
+    for (int i = 0; i < 4; i++) out[i] = *(const vu *)(b.p + W * (2 * head_halves(type) + 4 * (k + i)));
+  } else {
+    transpose16(b.p + 2 * head_halves(type) + 4 * k, b.stride, out);
   }
+}
+
+INLINE vu one_dword(const int type, const int is_packed, block_source b, int k) {
+  if (is_packed) return *(const vu *)(b.p + W * (2 * head_halves(type) + 4 * k));
+  return gather_u32(b.p + 2 * head_halves(type) + 4 * k, b.stride);
+}
+
+/* The f16 number at byte `at` of the block. */
+INLINE vf one_half(const int is_packed, block_source b, int at) {
+  return is_packed ? load_half(b.p + W * at) : gather_half(b.p + at, b.stride);
+}
+
+INLINE void low_nibbles(const vu *t, int n, vu *q) {
+  for (int g = 0; g < n; g++) q[g] = t[g] & 0x0F0F0F0Fu;
+}
+INLINE void high_nibbles(const vu *t, int n, vu *q) {
+  for (int g = 0; g < n; g++) q[g] = (t[g] >> 4) & 0x0F0F0F0Fu;
 }
 
 /* Bits 0..3 of each lane become bit 4 of its four bytes. */
 INLINE vu spread_bits(vu v) { return (((v & 0xFu) * 0x00204081u) & 0x01010101u) << 4; }
 
-/* The unit's quants. p: first row at the block (or super-block) that holds unit u of the row. */
-INLINE void load_quants(const int type, const uint8_t *rows, int64_t stride, int u, vu *q) {
-  vu t[8];
-  switch (type) {
-    case SIPD_Q4_0:
-      transpose16(rows + u * 18 + 2, stride, t);
-      nibbles(t, q);
-      break;
-    case SIPD_Q4_1:
-      transpose16(rows + u * 20 + 4, stride, t);
-      nibbles(t, q);
-      break;
-    case SIPD_Q5_0:
-    case SIPD_Q5_1: {
-      const uint8_t *p = rows + (type == SIPD_Q5_0 ? u * 22 + 2 : u * 24 + 4);
-      vu high = gather_u32(p, stride);
-      transpose16(p + 4, stride, t);
-      nibbles(t, q);
-      for (int g = 0; g < 8; g++) q[g] |= spread_bits(high >> (4 * g));
-      break;
-    }
-    case SIPD_Q8_0:
-      transpose16(rows + u * 34 + 2, stride, q);
-      transpose16(rows + u * 34 + 18, stride, q + 4);
-      for (int g = 0; g < 8; g++) q[g] = as_operand(q[g]);
-      break;
-    case SIPD_Q4_K:
-    case SIPD_Q5_K: {
-      const int sub = u & 7, is_high = sub & 1;
-      const uint8_t *block = rows + (u >> 3) * (type == SIPD_Q4_K ? 144 : 176);
-      const uint8_t *p = block + (type == SIPD_Q4_K ? 16 : 48) + (sub >> 1) * 32;
-      transpose16(p, stride, t);
-      transpose16(p + 16, stride, t + 4);
-      for (int g = 0; g < 8; g++) q[g] = (is_high ? t[g] >> 4 : t[g]) & 0x0F0F0F0Fu;
-      if (type == SIPD_Q5_K) {
-        transpose16(block + 16, stride, t);
-        transpose16(block + 32, stride, t + 4);
-        for (int g = 0; g < 8; g++) q[g] |= ((t[g] >> sub) & 0x01010101u) << 4;
-      }
-      break;
-    }
-    case SIPD_Q6_K: {
-      const int sub = u & 7, n = sub >> 2, k = sub & 3;
-      const uint8_t *block = rows + (u >> 3) * 210;
-      const uint8_t *low = block + 64 * n + 32 * (k & 1), *high = block + 128 + 32 * n;
-      transpose16(low, stride, q);
-      transpose16(low + 16, stride, q + 4);
-      transpose16(high, stride, t);
-      transpose16(high + 16, stride, t + 4);
-      for (int g = 0; g < 8; g++)
-        q[g] = ((q[g] >> (4 * (k >> 1))) & 0x0F0F0F0Fu) | (((t[g] >> (2 * k)) & 0x03030303u) << 4);
-      break;
-    }
-    default: break;
+/* A block of 32: its one unit. */
+INLINE void unpack_32(const int type, const int is_packed, block_source b, vu *q, vf *s0, vf *s1) {
+  vu t[4];
+  if (unit_kind(type) == KIND_MINIMUM && !is_packed) {
+    const vu dm = gather_u32(b.p, b.stride);
+    *s0 = low_half(dm);
+    *s1 = low_half(dm >> 16);
+  } else {
+    *s0 = one_half(is_packed, b, 0);
+    *s1 = unit_kind(type) == KIND_MINIMUM ? one_half(is_packed, b, 2) : *s0;
+  }
+  if (type == SIPD_Q8_0) {
+    four_dwords(type, is_packed, b, 0, q);
+    four_dwords(type, is_packed, b, 4, q + 4);
+    for (int g = 0; g < 8; g++) q[g] = as_operand(q[g]);
+    return;
+  }
+  const int is_q5 = type == SIPD_Q5_0 || type == SIPD_Q5_1;
+  four_dwords(type, is_packed, b, is_q5, t);
+  low_nibbles(t, 4, q);
+  high_nibbles(t, 4, q + 4);
+  if (is_q5) {
+    const vu high = one_dword(type, is_packed, b, 0);
+    for (int g = 0; g < 8; g++) q[g] |= spread_bits(high >> (4 * g));
   }
 }
 
-INLINE vf to_float_u(vu v) { return to_float((vi)v); } /* values below 2^31 */
+/* Scales and minima of the 8 units of a Q4_K or Q5_K block. */
+INLINE void k_scales(const vu *head, vf *s0, vf *s1) {
+  const vf d = low_half(head[0]), dmin = low_half(head[0] >> 16);
+  for (int j = 0; j < 8; j++) {
+    const int s = 8 * (j & 3);
+    vu scale, minimum;
+    if (j < 4) {
+      scale = (head[1] >> s) & 63u;
+      minimum = (head[2] >> s) & 63u;
+    } else {
+      scale = ((head[3] >> s) & 15u) | (((head[1] >> (s + 6)) & 3u) << 4);
+      minimum = ((head[3] >> (s + 4)) & 15u) | (((head[2] >> (s + 6)) & 3u) << 4);
+    }
+    s0[j] = d * to_float((vi)scale);
+    s1[j] = splat(0.0f) - dmin * to_float((vi)minimum);
+  }
+}
 
 /* Sign-extended byte i of each lane. */
 INLINE vi signed_byte(vu v, int i) { return (vi)(v << (24 - 8 * i)) >> 24; }
 
-/* All scales of W rows: scales[(2 * u + j) * W], j = 0, 1. */
-INLINE void load_scales(const int type, const uint8_t *rows, int64_t stride, int n_units, float *scales) {
-  switch (type) {
-    case SIPD_Q4_0:
-    case SIPD_Q5_0:
-    case SIPD_Q8_0: {
-      const int block = type == SIPD_Q4_0 ? 18 : type == SIPD_Q5_0 ? 22 : 34;
-      for (int u = 0; u < n_units; u++) storef(scales + 2 * u * W, gather_half(rows + u * block, stride));
-      break;
-    }
-    case SIPD_Q4_1:
-    case SIPD_Q5_1:
-      for (int u = 0; u < n_units; u++) {
-        vu dm = gather_u32(rows + u * (type == SIPD_Q4_1 ? 20 : 24), stride);
-        storef(scales + 2 * u * W, low_half(dm));
-        storef(scales + (2 * u + 1) * W, low_half(dm >> 16));
-      }
-      break;
-    case SIPD_Q4_K:
-    case SIPD_Q5_K:
-      for (int b = 0; b < n_units / 8; b++) {
-        vu t[4];
-        transpose16(rows + b * (type == SIPD_Q4_K ? 144 : 176), stride, t);
-        vf d = low_half(t[0]), dmin = low_half(t[0] >> 16);
-        for (int j = 0; j < 8; j++) {
-          const int s = 8 * (j & 3);
-          vu scale, minimum;
-          if (j < 4) {
-            scale = (t[1] >> s) & 63u;
-            minimum = (t[2] >> s) & 63u;
-          } else {
-            scale = ((t[3] >> s) & 15u) | (((t[1] >> (s + 6)) & 3u) << 4);
-            minimum = ((t[3] >> (s + 4)) & 15u) | (((t[2] >> (s + 6)) & 3u) << 4);
-          }
-          float *out = scales + 2 * (8 * b + j) * W;
-          storef(out, d * to_float_u(scale));
-          storef(out + W, splat(0.0f) - dmin * to_float_u(minimum));
-        }
-      }
-      break;
-    case SIPD_Q6_K:
-      for (int b = 0; b < n_units / 8; b++) {
-        vu t[4];
-        transpose16(rows + b * 210 + 192, stride, t);
-        vf d = gather_half(rows + b * 210 + 208, stride);
-        for (int i = 0; i < 16; i++) storef(scales + (16 * b + i) * W, d * to_float(signed_byte(t[i >> 2], i & 3)));
-      }
-      break;
-    default: break;
+/* Half scales of the 8 units of a Q6_K block. */
+INLINE void q6_scales(const int is_packed, block_source b, vf *s0, vf *s1) {
+  vu t[4];
+  four_dwords(SIPD_Q6_K, is_packed, b, 48, t);
+  const vf d = one_half(is_packed, b, 208);
+  for (int j = 0; j < 8; j++) {
+    s0[j] = d * to_float(signed_byte(t[j >> 1], 2 * (j & 1)));
+    s1[j] = d * to_float(signed_byte(t[j >> 1], 2 * (j & 1) + 1));
   }
 }
 

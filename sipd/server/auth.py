@@ -44,7 +44,7 @@ class TokenFile:
         return name
 
 
-class TokenInterceptor(grpc.aio.ServerInterceptor):
+class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
     """Refuses calls without a good token before their message is read."""
 
     def __init__(self, tokens: TokenFile) -> None:

@@ -15,13 +15,12 @@ import grpc
 
 from sipd.cgroup import find_memory_cgroup
 from sipd.engine.request import FinishReason, Outcome, Request, Usage
-from sipd.errors import Cancelled, DeadlineExceeded, EngineFault, Overloaded, SipdError
+from sipd.errors import Cancelled, DeadlineExceeded, Draining, EngineFault, Overloaded, SipdError
 from sipd.process_memory import read_process_memory
 from sipd.server.journal import RequestJournal, RequestRecord, cgroup_figures
 from sipd.server.options import StopOptions, read_request_id, read_sampling, read_stop, write_sampling
-from sipd.server.prompt import PromptReader
 from sipd.server.served_model import ServedModel
-from sipd.server.service_state import ServiceState
+from sipd.server.service_state import DaemonState, ServiceState
 from sipd.server.sink import Ending, RequestSink
 from sipd.v1 import generation_pb2 as pb
 
@@ -51,7 +50,6 @@ class GenerationService:
         self._progress_interval_s = progress_interval_s
         self._n_preparing = 0
         self._cgroup = find_memory_cgroup()
-        self._prompts: PromptReader | None = None
 
     async def generate(
         self, message: pb.GenerateRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -83,6 +81,8 @@ class GenerationService:
                 yield call.progress()
                 continue
             if isinstance(event, Ending):
+                if event.outcome.reason is FinishReason.CANCELLED and self._state.state is DaemonState.DRAINING:
+                    raise Draining("the daemon stopped before the request was complete")
                 yield call.finished(event)
                 return
             yield pb.GenerateResponse(token=event)
@@ -99,9 +99,7 @@ class GenerationService:
                 raise Overloaded(f"{self._n_preparing} requests arrive at once, wanted {limit}", _RETRY_AFTER_S)
             sampling = read_sampling(message.sampling, served.engine.vocab_size)
             stop = read_stop(message.stop, served.engine.vocab_size)
-            if self._prompts is None:
-                self._prompts = PromptReader(served, self._state.config.max_prompt_bytes)
-            prompt_ids = await self._prompts.read(message)
+            prompt_ids = await self._state.prompt_reader().read(message)
         except SipdError as error:
             self._record_refusal(request_id, error)
             raise

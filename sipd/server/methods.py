@@ -14,7 +14,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from sipd.errors import EngineFault, InvalidRequest, SipdError
-from sipd.server.failure import describe
+from sipd.server.failure import Failure, describe
 
 _LOG = logging.getLogger("sipd.server")
 
@@ -27,7 +27,7 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 
 
 def unary_method(
-    request_type: type[RequestT], behaviour: Callable[[RequestT], Awaitable[ResponseT]], max_bytes: int
+    request_type: type[RequestT], behaviour: Callable[[RequestT], Awaitable[ResponseT]], max_bytes: Callable[[], int]
 ) -> Handler:
     """Returns the handler of a method with one answer."""
 
@@ -35,7 +35,9 @@ def unary_method(
         try:
             return await behaviour(_accepted(message))
         except Exception as error:  # noqa: BLE001 - the guard of every call
-            await _abort(error, context)
+            failure = _failure(error)
+        del message  # the abort below keeps this frame until the next garbage collection
+        return await _abort(failure, context)
 
     return grpc.unary_unary_rpc_method_handler(
         handle,
@@ -47,7 +49,7 @@ def unary_method(
 def stream_method(
     request_type: type[RequestT],
     behaviour: Callable[[RequestT, Context], AsyncIterator[ResponseT]],
-    max_bytes: int,
+    max_bytes: Callable[[], int],
 ) -> Handler:
     """Returns the handler of a method that answers with a stream."""
 
@@ -56,7 +58,11 @@ def stream_method(
             async for response in behaviour(_accepted(message), context):
                 yield response
         except Exception as error:  # noqa: BLE001 - the guard of every call
-            await _abort(error, context)
+            failure = _failure(error)
+        else:
+            return
+        del message  # the abort below keeps this frame until the next garbage collection
+        await _abort(failure, context)
 
     return grpc.unary_stream_rpc_method_handler(
         handle,
@@ -70,22 +76,24 @@ def service_handler(name: str, methods: Mapping[str, Handler]) -> grpc.GenericRp
     return grpc.method_handlers_generic_handler(name, dict(methods))
 
 
-def _parser(request_type: type[RequestT], max_bytes: int) -> Callable[[bytes], RequestT | SipdError]:
+def _parser(request_type: type[RequestT], max_bytes: Callable[[], int]) -> Callable[[bytes], RequestT | SipdError]:
     """Returns a deserializer that returns errors: what it raised would reach the client as UNKNOWN."""
 
     def parse(encoded: bytes) -> RequestT | SipdError:
-        if len(encoded) > max_bytes:
-            return InvalidRequest("input", f"request has {len(encoded)} bytes, wanted at most {max_bytes}")
+        if len(encoded) > max_bytes():
+            return InvalidRequest("input", f"request has {len(encoded)} bytes, wanted at most {max_bytes()}")
         try:
-            return request_type.FromString(encoded)
+            message: RequestT = request_type.FromString(encoded)
         except DecodeError:
             return InvalidRequest("request", f"{len(encoded)} bytes are no valid {request_type.DESCRIPTOR.full_name}")
+        return message
 
     return parse
 
 
 def _serialize(message: Message) -> bytes:
-    return message.SerializeToString()
+    encoded: bytes = message.SerializeToString()
+    return encoded
 
 
 def _accepted(message: RequestT | SipdError) -> RequestT:
@@ -94,13 +102,15 @@ def _accepted(message: RequestT | SipdError) -> RequestT:
     return message
 
 
-async def _abort(error: Exception, context: Context) -> NoReturn:
-    """Ends the call with the status of `error`."""
-    if isinstance(error, grpc.aio.AbortError):
-        raise error
+def _failure(error: Exception) -> Failure:
+    """Returns the status of `error`; logs what is no SipdError."""
     if not isinstance(error, SipdError):
         _LOG.error("a call failed: %s", type(error).__name__, exc_info=error)
         error = EngineFault("internal fault, see the daemon's log")
-    failure = describe(error)
+    return describe(error)
+
+
+async def _abort(failure: Failure, context: Context) -> NoReturn:
+    """Ends the call; called outside of any except clause, so that no traceback keeps a large message alive."""
     await context.abort(failure.code, failure.message, failure.trailing_metadata)
     raise asyncio.CancelledError  # abort never returns

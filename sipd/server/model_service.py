@@ -7,19 +7,12 @@ import asyncio
 from sipd.engine.sampling import MAX_LOGIT_BIASES, MAX_LOGPROBS
 from sipd.errors import InvalidRequest
 from sipd.server.options import DEFAULT_MAX_TOKENS
-from sipd.server.prompt import PromptReader
 from sipd.server.served_model import ServedModel
 from sipd.server.service_state import ServiceState
 from sipd.text.stop import MAX_STRING_BYTES, MAX_STRINGS
 from sipd.v1 import model_pb2 as pb
 
-_ENVELOPE_BYTES = 512 * 1024  # options of a request: 1,024 biases, 16 stop strings, framing of many chat messages
 _MAX_DETOKENIZE_IDS = 131072
-
-
-def max_request_bytes(max_prompt_bytes: int) -> int:
-    """Returns the largest encoded request that is parsed at all."""
-    return max_prompt_bytes + _ENVELOPE_BYTES
 
 
 class ModelService:
@@ -27,7 +20,6 @@ class ModelService:
 
     def __init__(self, state: ServiceState) -> None:
         self._state = state
-        self._prompts: PromptReader | None = None
 
     async def get_model(self, message: pb.GetModelRequest) -> pb.GetModelResponse:
         """Returns the description of the model; raises NotFound."""
@@ -40,10 +32,8 @@ class ModelService:
 
     async def tokenize(self, message: pb.TokenizeRequest) -> pb.TokenizeResponse:
         """Returns the ids of a text, as Generate would run them."""
-        served = self._state.require_served(message.model if message.HasField("model") else None)
-        if self._prompts is None:
-            self._prompts = PromptReader(served, self._state.config.max_prompt_bytes)
-        ids = await self._prompts.encode(
+        self._state.require_served(message.model if message.HasField("model") else None)
+        ids = await self._state.prompt_reader().encode(
             message.text,
             add_special=message.add_special_tokens if message.HasField("add_special_tokens") else True,
             parse_special=message.parse_special_tokens,
@@ -78,8 +68,8 @@ class ModelService:
             end_token_ids=[] if text is None else sorted(text.end_ids),
             files=[pb.ModelFile(name=f.name, bytes=f.n_bytes, header_sha256=f.header_sha256) for f in served.files],
             limits=pb.Limits(
-                max_prompt_bytes=config.max_prompt_bytes,
-                max_request_bytes=max_request_bytes(config.max_prompt_bytes),
+                max_prompt_bytes=served.max_prompt_bytes,
+                max_request_bytes=self._state.max_request_bytes(),
                 max_active=config.max_requests,
                 max_queued=config.max_queued,
                 max_rows_per_pass=engine.rows_per_pass,

@@ -46,7 +46,7 @@ def read_request_id(message: pb.GenerateRequest) -> str:
         return secrets.token_hex(8)
     if _REQUEST_ID.fullmatch(message.request_id) is None:
         raise InvalidRequest("request_id", "wanted 1 to 64 characters of A-Z a-z 0-9 . _ : -")
-    return message.request_id
+    return str(message.request_id)
 
 
 def read_sampling(message: pb.Sampling, vocab_size: int) -> SamplingOptions:

@@ -6,7 +6,7 @@ Invariant: nothing is truncated, and nothing large is done before the byte limit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sipd.errors import InvalidRequest, PromptTooLong
 from sipd.server.contracts import TextLike
@@ -17,11 +17,11 @@ _THREAD_BYTES = 16 * 1024  # about 10 ms of tokenising on a small board: more wo
 
 
 class PromptReader:
-    """Reads prompts for one model; long ones are tokenised one at a time, in a thread. Owned by the event loop."""
+    """Reads prompts for one model, for all services; owned by the event loop's thread."""
 
-    def __init__(self, served: ServedModel, max_prompt_bytes: int) -> None:
+    def __init__(self, served: ServedModel) -> None:
         self._served = served
-        self._max_prompt_bytes = max_prompt_bytes
+        self._max_prompt_bytes = served.max_prompt_bytes
         self._one_long_prompt = asyncio.Lock()
 
     async def read(self, message: pb.GenerateRequest) -> tuple[int, ...]:
@@ -56,10 +56,7 @@ class PromptReader:
         def encode() -> tuple[int, ...]:
             return tuple(model_text.encode(text, add_special=add_special, parse_special=parse_special))
 
-        if n_bytes <= _THREAD_BYTES:
-            return encode()
-        async with self._one_long_prompt:
-            return await asyncio.to_thread(encode)
+        return await self._in_turn(encode, n_bytes)
 
     async def _chat_ids(self, chat: pb.ChatInput) -> tuple[int, ...]:
         text = self._require_text("chat")
@@ -73,6 +70,10 @@ class PromptReader:
         def encode() -> tuple[int, ...]:
             return tuple(text.encode_chat(messages))
 
+        return await self._in_turn(encode, n_bytes)
+
+    async def _in_turn(self, encode: Callable[[], tuple[int, ...]], n_bytes: int) -> tuple[int, ...]:
+        """Returns what `encode` returns; large texts one at a time, since the budget holds memory for one."""
         if n_bytes <= _THREAD_BYTES:
             return encode()
         async with self._one_long_prompt:

@@ -37,3 +37,4 @@ class ServedModel:
     files: tuple[WeightsFile, ...]
     engine: EngineLike
     text: TextLike | None
+    max_prompt_bytes: int

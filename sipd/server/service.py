@@ -18,7 +18,8 @@ from sipd.server.health import NAME as HEALTH_NAME
 from sipd.server.health import Health
 from sipd.server.journal import RequestJournal
 from sipd.server.methods import service_handler, stream_method, unary_method
-from sipd.server.model_service import ModelService, max_request_bytes
+from sipd.server.model_service import ModelService
+from sipd.server.receive_gate import ReceiveGate
 from sipd.server.service_state import ServiceState
 from sipd.server.status_service import StatusService
 from sipd.v1 import generation_pb2, model_pb2, status_pb2
@@ -27,8 +28,7 @@ GENERATION = "sipd.v1.GenerationService"
 MODEL = "sipd.v1.ModelService"
 STATUS = "sipd.v1.StatusService"
 # Above max_request_bytes at its default, so that a prompt of 5 MB gets our own INVALID_ARGUMENT.
-_RECEIVE_BYTES = 8 * 1024**2
-_STATUS_REQUEST_BYTES = 1024
+_RECEIVE_BYTES = 6 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,10 @@ async def build_service(
     on_outcome: Callable[[Outcome], None],
 ) -> GrpcService:
     """Returns the server with all services added; ports are the caller's."""
-    limit = max_request_bytes(state.config.max_prompt_bytes)
-    interceptors = () if tokens is None else (TokenInterceptor(tokens),)
-    server = grpc.aio.server(interceptors=interceptors, options=_options(limit))
+    limit = state.max_request_bytes
+    gate = ReceiveGate()
+    interceptors = (gate,) if tokens is None else (TokenInterceptor(tokens), gate)
+    server = grpc.aio.server(interceptors=interceptors, options=_options(limit()))
     generation = GenerationService(state, journal, on_outcome)
     model, status = ModelService(state), StatusService(state)
     methods = {
@@ -59,7 +60,7 @@ async def build_service(
             "Tokenize": unary_method(model_pb2.TokenizeRequest, model.tokenize, limit),
             "Detokenize": unary_method(model_pb2.DetokenizeRequest, model.detokenize, limit),
         },
-        STATUS: {"GetStatus": unary_method(status_pb2.GetStatusRequest, status.get_status, _STATUS_REQUEST_BYTES)},
+        STATUS: {"GetStatus": unary_method(status_pb2.GetStatusRequest, status.get_status, limit)},
     }
     server.add_generic_rpc_handlers([service_handler(name, table) for name, table in methods.items()])
     health = Health(tuple(methods))
@@ -73,6 +74,8 @@ def _options(max_request: int) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", 0),  # a second daemon on the same port is an error, not a coin toss
         ("grpc.max_receive_message_length", max(_RECEIVE_BYTES, max_request)),
         ("grpc.max_metadata_size", 16 * 1024),
+        # Without probing, flow control holds a call that is not read at 64 KiB; requests are small, so nothing is lost.
+        ("grpc.http2.bdp_probe", 0),
         ("grpc.max_concurrent_streams", 256),
         # Clients may ping every 10 s through a silent prefill; 8 s leaves room for jitter. The default is 300 s.
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 8_000),

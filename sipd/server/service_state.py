@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from sipd.config import Config
 from sipd.errors import Draining, EngineFault, NotFound, Starting
 from sipd.memory import Ledger
+from sipd.server.prompt import PromptReader
 from sipd.server.served_model import ServedModel
+
+_ENVELOPE_BYTES = 256 * 1024  # options and framing: 1,024 biases, 16 stop strings, 1,024 chat messages
 
 
 class DaemonState(enum.Enum):
@@ -34,6 +37,18 @@ class ServiceState:
     ledger: Ledger | None = None
     last_error: str = ""
     started_at: float = field(default_factory=time.monotonic)
+    _prompts: PromptReader | None = None
+
+    def max_request_bytes(self) -> int:
+        """Returns the largest encoded request that is parsed at all."""
+        max_prompt_bytes = self.config.max_prompt_bytes if self.served is None else self.served.max_prompt_bytes
+        return max_prompt_bytes + _ENVELOPE_BYTES
+
+    def prompt_reader(self) -> PromptReader:
+        """Returns the one reader that all services share; raises as `require_served`."""
+        if self._prompts is None:
+            self._prompts = PromptReader(self.require_served())
+        return self._prompts
 
     def require_served(self, model_name: str | None = None) -> ServedModel:
         """Returns the model; raises Starting, Draining, EngineFault, or NotFound for a name that is not served."""

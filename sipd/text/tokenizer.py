@@ -167,7 +167,16 @@ class Tokenizer:
             wants_prefix = False
             for chunk in chunks(text) if self._vocabulary.splits_at_words else (text,):
                 spaced = chunk.replace(" ", SPACE) if is_sentencepiece else chunk
-                yield self._backend.encode(spaced, add_special_tokens=False).ids
+                yield self._backend_ids(spaced)
+
+    def _backend_ids(self, text: str) -> list[int]:
+        try:
+            return list(self._backend.encode(text, add_special_tokens=False).ids)
+        except BaseException as error:
+            # The Rust library panics when its regex engine gives up; a panic is no Exception, and no bug of ours.
+            if type(error).__name__ != "PanicException":
+                raise
+            raise InvalidRequest("input", f"the model's pre-tokenizer gave up on the text: {error}") from error
 
     def _with_bos(self, ids: list[int]) -> list[int]:
         if self.adds_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:

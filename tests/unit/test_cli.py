@@ -78,7 +78,16 @@ def test_every_setting_has_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["serve", "--help"])
     text = capsys.readouterr().out
-    for flag in ("--model", "--listen", "--budget", "--context", "--threads", "--max-requests", "--config", "--grace-s"):
+    for flag in (
+        "--model",
+        "--listen",
+        "--budget",
+        "--context",
+        "--threads",
+        "--max-requests",
+        "--config",
+        "--grace-s",
+    ):
         assert flag in text
 
 

@@ -121,7 +121,7 @@ def test_a_lan_address_is_taken_with_a_token_or_in_so_many_words(more: dict[str,
 
 
 def test_a_socket_path_that_is_too_long_is_refused_at_start() -> None:
-    with pytest.raises(ConfigError, match="^listen: from flag: socket path has 123 bytes"):
+    with pytest.raises(ConfigError, match=r"^listen: from flag: socket path has 123 bytes"):
         load_config({"listen": ["unix:/a/" + "x" * 120]}, {})
 
 

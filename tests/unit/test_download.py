@@ -64,7 +64,7 @@ class Handler(BaseHTTPRequestHandler):
         cut, self.server.cut = self.server.cut, None
         self.wfile.write(content[start : None if cut is None else start + cut])
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         del format, args
 
 

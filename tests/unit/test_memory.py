@@ -61,6 +61,18 @@ def test_the_suggested_budget_is_the_smallest_that_fits() -> None:
     Ledger(101 * MIB, 30 * MIB, 5 * MIB).grant("kv cache", 66 * MIB)
 
 
+def test_several_terms_are_granted_together_or_not_at_all() -> None:
+    book = ledger()
+    with pytest.raises(BudgetError, match="wanted --budget 105M or more"):
+        book.grant_all([Term("ring", 40 * MIB), Term("kv cache", 30 * MIB)])
+    assert book.remaining() == 65 * MIB
+    assert [grant.name for grant in book.grant_all([Term("ring", 40 * MIB), Term("kv cache", 25 * MIB)])] == [
+        "ring",
+        "kv cache",
+    ]
+    assert book.remaining() == 0
+
+
 def test_exactly_what_remains_fits() -> None:
     ledger().grant("pinned", 65 * MIB)
 
@@ -78,7 +90,7 @@ def test_a_grant_that_cannot_grow_stays_as_it_was() -> None:
 def test_a_base_above_the_limit_refuses_any_grant_and_names_the_base() -> None:
     book = Ledger(20 * MIB, 30 * MIB, 5 * MIB)
     assert book.remaining() == 0
-    with pytest.raises(BudgetError, match="largest term is process base.*--budget 36M"):
+    with pytest.raises(BudgetError, match=r"largest term is process base.*--budget 36M"):
         book.grant("ring", MIB)
 
 

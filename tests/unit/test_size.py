@@ -24,13 +24,20 @@ def test_a_size_is_read_as_people_mean_it(text: str, n_bytes: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "M", "-1M", "12X", "1e9", "1.M", "inf", "0x10", "٣M", "9999999T"])
 def test_what_is_no_size_is_refused_with_what_was_found(text: str) -> None:
-    with pytest.raises(ValueError, match="found .* wanted"):
+    with pytest.raises(ValueError, match=r"found .* wanted"):
         parse_size(text)
 
 
 @pytest.mark.parametrize(
     ("n_bytes", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (98_362_432, "93.8 MiB"), (3 << 30, "3.0 GiB"), (5 << 40, "5.0 TiB")],
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (98_362_432, "93.8 MiB"),
+        (3 << 30, "3.0 GiB"),
+        (5 << 40, "5.0 TiB"),
+    ],
 )
 def test_a_size_is_printed_in_its_largest_unit(n_bytes: int, text: str) -> None:
     assert format_size(n_bytes) == text

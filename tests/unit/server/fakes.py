@@ -1,5 +1,7 @@
 """A small engine and text for tests of the server alone, and a running server around them."""
 
+# ruff: noqa: ANN401 - grpc's channels and calls are untyped
+
 from __future__ import annotations
 
 import threading
@@ -54,6 +56,7 @@ class FakeEngine:
     uses_direct_io: bool = True
     refusal: SipdError | None = None
     error: SipdError | None = None
+    first_error: SipdError | None = None
     is_alive: bool = True
     progress_count: int = 0
     gate: threading.Event = field(default_factory=threading.Event)
@@ -121,8 +124,9 @@ class FakeEngine:
                 break
             if usage.completion_tokens == request.max_tokens:
                 break
-        if self.error is not None:
-            request.sink.finished(Outcome(FinishReason.ERROR, usage, error=self.error))
+        error, self.first_error = self.error or self.first_error, None
+        if error is not None:
+            request.sink.finished(Outcome(FinishReason.ERROR, usage, error=error))
             return
         request.sink.finished(Outcome(reason, usage, end_token))
 
@@ -178,7 +182,7 @@ class FakeText:
         return FakeAssembler(stop_strings)
 
 
-def served_model(engine: FakeEngine, *, has_text: bool = True) -> ServedModel:
+def served_model(engine: FakeEngine, *, has_text: bool = True, max_prompt_bytes: int = 1 << 20) -> ServedModel:
     """Returns a model around `engine`."""
     return ServedModel(
         name="tiny",
@@ -189,6 +193,7 @@ def served_model(engine: FakeEngine, *, has_text: bool = True) -> ServedModel:
         files=(WeightsFile("tiny.gguf", 98_000_000, "ab" * 32),),
         engine=engine,
         text=FakeText() if has_text else None,
+        max_prompt_bytes=max_prompt_bytes,
     )
 
 
@@ -214,14 +219,14 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    folder: Path, engine: FakeEngine | None = None, *, has_text: bool = True, config: Config | None = None
+    folder: Path, engine: FakeEngine | None = None, *, has_text: bool = True, max_prompt_bytes: int = 1 << 20
 ) -> AsyncIterator[tuple[Running, grpc.aio.Channel]]:
     """Runs a server on a Unix socket in `folder`, and yields it with a channel to it."""
     engine = engine or FakeEngine()
     records: list[dict[str, str]] = []
     outcomes: list[Outcome] = []
-    state = ServiceState(config or Config())
-    state.served = served_model(engine, has_text=has_text)
+    state = ServiceState(Config())
+    state.served = served_model(engine, has_text=has_text, max_prompt_bytes=max_prompt_bytes)
     state.state = DaemonState.SERVING
     state.ledger = Ledger(512 << 20, 30 << 20, 4 << 20)
     journal = RequestJournal(lambda message, **fields: records.append({"MESSAGE": message, **fields}))

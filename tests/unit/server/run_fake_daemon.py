@@ -7,7 +7,7 @@ import types
 
 from sipd.cli import main
 from sipd.config import Config
-from sipd.errors import UnsupportedModel
+from sipd.errors import DataLoss, UnsupportedModel
 from sipd.memory import Ledger
 from sipd.server.served_model import ServedModel
 from tests.unit.server.fakes import FakeEngine, served_model
@@ -22,6 +22,8 @@ def load_model(config: Config) -> tuple[ServedModel, Ledger]:
     if fault == "slow":  # replies once draining has begun
         engine.gate.clear()
         engine.on_drain = engine.gate.set
+    if fault == "loss":
+        engine.first_error = DataLoss("/m.gguf", 4096, "the file ends there")
     if fault == "endless":
         engine.gate.clear()
     return served_model(engine), Ledger(512 << 20, 30 << 20, 4 << 20)

@@ -1,3 +1,5 @@
+# ruff: noqa: ANN401 - grpc's channels and calls are untyped
+
 from __future__ import annotations
 
 import asyncio
@@ -48,7 +50,7 @@ def test_a_token_file_that_protects_nothing_is_refused(tmp_path: Path, text: str
 
 
 def test_a_missing_token_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="token_file: .*absent"):
+    with pytest.raises(ConfigError, match=r"token_file: .*absent"):
         TokenFile(tmp_path / "absent")
 
 

@@ -1,8 +1,11 @@
 """GenerationService over a real socket, with a fake engine."""
 
+# ruff: noqa: ANN401 - grpc's channels and calls are untyped
+
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +14,22 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
-from sipd.config import Config
 from sipd.errors import DataLoss, EngineFault, OverBudget, Overloaded, PromptTooLong, SipdError, StorageFault
 from sipd.server.service_state import DaemonState
 from sipd.v1 import generation_pb2 as pb
 from tests.unit.server.fakes import END_ID, WAIT_S, FakeEngine, Running, running
+
+# Asks for a reply without a deadline, and says when the first event is there.
+CLIENT = """
+import grpc, sys
+from sipd.v1 import generation_pb2 as pb
+channel = grpc.insecure_channel(sys.argv[1])
+generate = channel.unary_stream(
+    "/sipd.v1.GenerationService/Generate", pb.GenerateRequest.SerializeToString, pb.GenerateResponse.FromString
+)
+for _ in generate(pb.GenerateRequest(prompt="hello")):
+    print("started", flush=True)
+"""
 
 Body = Callable[[Running, grpc.aio.Channel], Awaitable[Any]]
 
@@ -48,7 +62,7 @@ def failure(
         return caught.value
 
     error = run(folder, body, engine, **options)
-    encoded = dict(error.trailing_metadata())["grpc-status-details-bin"]
+    encoded = dict(list(error.trailing_metadata()))["grpc-status-details-bin"]
     details = status_pb2.Status.FromString(encoded).details
     info = error_details_pb2.ErrorInfo()
     assert details[0].Unpack(info)
@@ -201,8 +215,7 @@ def test_a_five_megabyte_prompt_gets_our_own_refusal(tmp_path: Path) -> None:
 
 
 def test_a_prompt_above_the_byte_limit_is_refused_before_tokenising(tmp_path: Path) -> None:
-    config = Config(max_prompt_bytes=10)
-    _, message, _, _ = failure(tmp_path, prompt("é" * 6), config=config)
+    _, message, _, _ = failure(tmp_path, prompt("é" * 6), max_prompt_bytes=10)
     assert message == "prompt: has 12 bytes, wanted at most 10"
 
 
@@ -323,14 +336,16 @@ def test_a_daemon_that_does_not_serve_says_why(
     error = run(tmp_path, body)
     info = error_details_pb2.ErrorInfo()
     assert error.code() is code
-    status_pb2.Status.FromString(dict(error.trailing_metadata())["grpc-status-details-bin"]).details[0].Unpack(info)
+    status_pb2.Status.FromString(dict(list(error.trailing_metadata()))["grpc-status-details-bin"]).details[0].Unpack(
+        info
+    )
     assert info.reason == reason
 
 
 def test_bytes_that_are_no_request_are_an_invalid_argument(tmp_path: Path) -> None:
     async def body(_server: Running, channel: grpc.aio.Channel) -> grpc.aio.AioRpcError:
+        method: Any = channel.unary_stream("/sipd.v1.GenerationService/Generate")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            method: Any = channel.unary_stream("/sipd.v1.GenerationService/Generate")
             await method(b"\xff\xff\xff").read()
         return caught.value
 
@@ -396,9 +411,13 @@ def test_a_vanished_client_is_noticed(tmp_path: Path) -> None:
     engine.gate.clear()
 
     async def body(server: Running, _channel: grpc.aio.Channel) -> bool:
-        async with grpc.aio.insecure_channel(server.target) as other:
-            call = server.generate(other, prompt(), timeout=None)
-            await call.read()
+        client = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", CLIENT, server.target, stdout=asyncio.subprocess.PIPE
+        )
+        assert client.stdout is not None
+        assert await client.stdout.readline() == b"started\n"
+        client.kill()
+        await client.wait()
         return await asyncio.to_thread(engine.was_cancelled.wait, WAIT_S)
 
     assert run(tmp_path, body, engine)

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -109,3 +112,22 @@ def test_odd_values_stay_on_one_quoted_line() -> None:
 
 def test_without_a_journal_socket_there_is_no_sender(tmp_path: Path) -> None:
     assert find_journal_send(tmp_path / "socket") is None
+
+
+def test_where_a_journal_listens_records_go_to_systemds_own_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = types.ModuleType("systemd.journal")
+    module.send = print  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "systemd", types.ModuleType("systemd"))
+    monkeypatch.setitem(sys.modules, "systemd.journal", module)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        assert find_journal_send(tmp_path / "socket") is print
+
+
+def test_without_systemds_library_there_is_no_sender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "systemd.journal", None)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        assert find_journal_send(tmp_path / "socket") is None

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from sipd.config import Config
+from sipd.memory import Ledger
 from sipd.server.monitor import Monitor
 from sipd.server.notify import Notifier
 from sipd.server.service_state import DaemonState, ServiceState
-from sipd.config import Config
-from sipd.memory import Ledger
 from tests.unit.server.fakes import FakeEngine, served_model
 
 
@@ -41,6 +41,7 @@ def systemd(tmp_path: Path) -> Iterator[Systemd]:
 
 @pytest.fixture
 def notifier(systemd: Systemd, tmp_path: Path) -> Notifier:
+    del systemd  # must be bound first
     return Notifier(str(tmp_path / "notify"))
 
 

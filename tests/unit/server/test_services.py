@@ -1,5 +1,7 @@
 """ModelService, StatusService, health and reflection over a real socket."""
 
+# ruff: noqa: ANN401 - grpc's channels and calls are untyped
+
 from __future__ import annotations
 
 import asyncio
@@ -52,7 +54,11 @@ def test_the_model_is_described_with_limits_and_capabilities(tmp_path: Path) -> 
     assert (found.name, found.architecture, found.n_layers, found.context_tokens) == ("tiny", "llama", 30, 64)
     assert list(found.end_token_ids) == [END_ID]
     assert (found.quants[0].type, found.files[0].header_sha256) == ("Q4_1", "ab" * 32)
-    assert (found.limits.max_prompt_bytes, found.limits.max_queued, found.limits.default_max_tokens) == (1048576, 32, 256)
+    assert (found.limits.max_prompt_bytes, found.limits.max_queued, found.limits.default_max_tokens) == (
+        1048576,
+        32,
+        256,
+    )
     assert (found.capabilities.has_chat_template, found.capabilities.accepts_text) == (True, True)
     assert found.capabilities.isa == "portable"
 

@@ -34,6 +34,10 @@ def stale(tmp_path: Path) -> Path:
     return path
 
 
+def _mode(path: str) -> int:
+    return stat.S_IMODE(Path(path).stat().st_mode)
+
+
 def bind(addresses: list[ListenAddress]) -> tuple[list[ListenAddress], list[int]]:
     """Binds and removes again; returns what was bound and the modes of the socket files."""
 
@@ -41,7 +45,7 @@ def bind(addresses: list[ListenAddress]) -> tuple[list[ListenAddress], list[int]
         listener, server = Listener(), grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         try:
             listener.bind(server, addresses)
-            modes = [stat.S_IMODE(Path(each.host).stat().st_mode) for each in listener.bound if each.is_unix]
+            modes = [_mode(each.host) for each in listener.bound if each.is_unix]
             return listener.bound, modes
         finally:
             await server.stop(0)
@@ -78,7 +82,7 @@ def test_a_link_to_a_socket_is_refused_and_kept(tmp_path: Path, stale: Path) -> 
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="directory .*/run does not exist"):
+    with pytest.raises(ConfigError, match=r"directory .*/run does not exist"):
         claim_socket_path(tmp_path / "run" / "s")
 
 

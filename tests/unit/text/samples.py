@@ -31,7 +31,23 @@ def gpt2_metadata(**changes: object) -> dict[str, object]:
     return _changed(metadata, changes)
 
 
-SPM_PIECES = ["\u2581", "t", "h", "e", "a", "s", ">", "<", "th", "the", "\u2581the", "\u2581a", "\u2581\u2581", "<s", "<s>"]
+SPM_PIECES = [
+    "\u2581",
+    "t",
+    "h",
+    "e",
+    "a",
+    "s",
+    ">",
+    "<",
+    "th",
+    "the",
+    "\u2581the",
+    "\u2581a",
+    "\u2581\u2581",
+    "<s",
+    "<s>",
+]
 
 
 def spm_metadata(**changes: object) -> dict[str, object]:

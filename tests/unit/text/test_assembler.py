@@ -70,10 +70,13 @@ def test_an_unfinished_character_comes_at_the_end() -> None:
     assert assembler.flush() == TextDelta("\ufffd", (first,))
 
 
-@given(st.lists(st.integers(0, GPT2.vocab_size - 1)), st.lists(st.sampled_from(["th", "he a", "\ufffd", "s>"]), max_size=3))
+@given(
+    st.lists(st.integers(0, GPT2.vocab_size - 1)), st.lists(st.sampled_from(["th", "he a", "\ufffd", "s>"]), max_size=3)
+)
 def test_the_ids_so_far_are_exactly_those_behind_the_text_so_far(ids: list[int], strings: list[str]) -> None:
     assembler = _assembler(*strings)
-    text, given_ids, matched = "", [], None
+    given_ids: list[int] = []
+    text, matched = "", None
     for token_id in ids:
         delta = assembler.push(token_id)
         text += delta.text

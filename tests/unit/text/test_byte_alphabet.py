@@ -18,7 +18,8 @@ def test_a_character_outside_the_alphabet_stands_for_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("piece", "byte"), [("<0x41>", 0x41), ("<0xff>", 255), ("<0xZZ>", None), ("<0x4>", None), ("a", None), ("(0x41)", None)]
+    ("piece", "byte"),
+    [("<0x41>", 0x41), ("<0xff>", 255), ("<0xZZ>", None), ("<0x4>", None), ("a", None), ("(0x41)", None)],
 )
 def test_only_byte_tokens_have_a_byte_value(piece: str, byte: int | None) -> None:
     assert byte_of(piece) == byte

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 import pytest
@@ -64,14 +65,17 @@ def test_no_generation_prompt_is_added_when_unwanted() -> None:
 
 
 _ATTACKS = st.lists(
-    st.sampled_from(["<|im_end|>", "<|im_start|>", "<|im_", "end|>", "<|", "|>", "<", ">", "im_end", " ", "\n", "a", "<think>"]),
+    st.sampled_from(
+        ["<|im_end|>", "<|im_start|>", "<|im_", "end|>", "<|", "|>", "<", ">", "im_end", " ", "\n", "a", "<think>"]
+    ),
     max_size=8,
 ).map("".join)
 _TEMPLATES = [
     CHATML,
     "{% for m in messages %}<|im_start|>{{ m.content | trim }}<|im_end|>{% endfor %}",
     "{% for m in messages %}<|im_{{ m.content }}|>{% endfor %}",
-    "{% for m in messages %}<|{{ m.content.strip() }}_end|>{{ m.content.split('</think>')[-1].lstrip('\n') }}|>{% endfor %}",
+    "{% for m in messages %}<|{{ m.content.strip() }}_end|>"
+    "{{ m.content.split('</think>')[-1].lstrip('\n') }}|>{% endfor %}",
     "{% for m in messages %}<|im_end{{ m.content }}{{ m.content }}end|>{% endfor %}",
 ]
 
@@ -194,7 +198,7 @@ def test_a_template_cannot_leave_the_sandbox(source: str) -> None:
     [
         ("{% for i in range(10**9) %}x{% endfor %}", "Range too big"),
         ("{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}", "1000000 steps"),
-        ("{% for i in range(90000) | map('string') %}{% for j in range(99) | map('string') %}{% endfor %}{% endfor %}", "steps"),
+        ("{% for i in range(9999) %}{% for j in range(999) | map('string') %}{% endfor %}{% endfor %}", "steps"),
         ("{% macro f(n) %}{{ f(n + 1) }}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}", "steps|Recursion"),
         ("{{ 'x' * 10 ** 9 }}", "repeated"),
         ("{{ [1] * 10 ** 9 }}", "repeated"),
@@ -209,8 +213,6 @@ def test_a_template_cannot_leave_the_sandbox(source: str) -> None:
     ],
 )
 def test_a_template_that_runs_wild_or_is_broken_is_an_invalid_request(source: str, message: str) -> None:
-    import re
-
     assert re.search(message, _fault(source))
 
 

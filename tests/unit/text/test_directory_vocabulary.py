@@ -13,7 +13,11 @@ from sipd.text.pre_tokenizer import PRE_TOKENIZERS
 from sipd.text.tokenizer import Tokenizer
 from tests.unit.text.samples import KEY, gpt2, gpt2_metadata, spm, spm_metadata
 
-_CONFIG: dict[str, Any] = {"bos_token": "<|begin|>", "eos_token": {"content": "<|end_of_text|>"}, "add_bos_token": False}
+_CONFIG: dict[str, Any] = {
+    "bos_token": "<|begin|>",
+    "eos_token": {"content": "<|end_of_text|>"},
+    "add_bos_token": False,
+}
 
 
 def _byte_level(**model: object) -> dict[str, Any]:
@@ -139,7 +143,7 @@ def test_the_chat_template_is_found_in_each_place(tmp_path: Path) -> None:
     assert Tokenizer.from_directory(_write(tmp_path, _byte_level(), {"chat_template": several})).chat_template == "list"
     assert Tokenizer.from_directory(_write(tmp_path, _byte_level(), {"chat_template": "key"})).chat_template == "key"
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
-    with pytest.raises(TokenizerError, match="chat_template.jinja: cannot be read"):
+    with pytest.raises(TokenizerError, match=r"chat_template\.jinja: cannot be read"):
         Tokenizer.from_directory(_write(tmp_path, _byte_level()))
 
 
@@ -188,7 +192,7 @@ def test_an_end_id_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_tokenizer_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match="tokenizer.json: missing"):
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json: missing"):
         Tokenizer.from_directory(tmp_path)
 
 

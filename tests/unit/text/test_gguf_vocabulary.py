@@ -6,6 +6,7 @@ import pytest
 
 from sipd.errors import TokenizerError
 from sipd.text.pre_tokenizer import PRE_TOKENIZERS
+from sipd.text.tokenizer import Tokenizer
 from tests.unit.text.samples import CONTROL, KEY, NORMAL, gpt2, gpt2_metadata, spm, spm_metadata
 
 _TOKENS: list[str] = gpt2_metadata()[f"{KEY}tokens"]  # type: ignore[assignment]
@@ -20,7 +21,7 @@ def test_a_missing_pre_tokenizer_means_the_documented_default() -> None:
 
 
 def test_an_unknown_pre_tokenizer_is_refused_by_name() -> None:
-    with pytest.raises(TokenizerError, match="tokenizer.ggml.pre: found 'nonsense', wanted one of"):
+    with pytest.raises(TokenizerError, match=r"tokenizer\.ggml\.pre: found 'nonsense', wanted one of"):
         gpt2(pre="nonsense")
 
 
@@ -137,6 +138,4 @@ def test_arrays_are_only_iterated() -> None:
 def test_chat_template_comes_from_the_metadata() -> None:
     assert gpt2().chat_template is None
     metadata = {**gpt2_metadata(), "tokenizer.chat_template": "{{ 1 }}"}
-    from sipd.text.tokenizer import Tokenizer
-
     assert Tokenizer.from_gguf(metadata).chat_template == "{{ 1 }}"

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sipd.errors import InvalidRequest, PromptTooLong
 from sipd.text import tokenizer as tokenizer_module
+from sipd.text.backend import build_backend
 from sipd.text.chunks import CHUNK_CHARS, chunks
 from tests.unit.text.samples import BOS, CONTROL, EOS, IM_END, IM_START, KEY, NORMAL, THINK, gpt2, gpt2_metadata, spm
 
 GPT2 = gpt2()
 SPM = spm()
-PIECES = st.sampled_from(["<|im_end|>", "<|im_", "end|>", "<s>", "</s>", "<", "s>", " ", "the", "\n", "<think>", "é", "🙂"])
+PIECES = st.sampled_from(
+    ["<|im_end|>", "<|im_", "end|>", "<s>", "</s>", "<", "s>", " ", "the", "\n", "<think>", "é", "🙂"]
+)
 
 
 def test_a_control_token_in_plain_text_is_ordinary_characters() -> None:
@@ -201,6 +206,7 @@ def test_bos_counts_towards_the_context() -> None:
         gpt2(add_bos_token=True).encode("a", add_special=True, parse_special=False, context_tokens=2)
 
 
+@settings(max_examples=20)
 @given(st.lists(st.sampled_from(["the", "a", " ", "  ", "\n", ".", "é"]), max_size=60).map("".join))
 def test_chunks_join_to_the_text_and_give_the_same_ids(text: str) -> None:
     long = text + " the a the" * (CHUNK_CHARS // 5) + text
@@ -224,10 +230,12 @@ def test_a_vocabulary_with_inner_spaces_is_not_encoded_in_chunks() -> None:
     assert tokenizer.decode(tokenizer.encode(text, add_special=False, parse_special=False)) == text
 
 
-def test_no_word_is_kept_in_the_backends_cache() -> None:
-    import json
-
-    assert "cache" not in json.loads(GPT2._backend.to_str())["model"]
-    tokenizer = gpt2()
-    before = tokenizer.encode("the the", add_special=False, parse_special=False)
-    assert tokenizer.encode("the the", add_special=False, parse_special=False) == before
+def test_a_regex_that_gives_up_refuses_the_text_and_not_the_process(capfd: pytest.CaptureFixture[str]) -> None:
+    vocabulary = gpt2()._vocabulary
+    split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    backend = build_backend([("a", 0)], [], pre_tokenizer=split)
+    tokenizer = tokenizer_module.Tokenizer(dataclasses.replace(vocabulary, backend=backend))
+    with pytest.raises(InvalidRequest, match="pre-tokenizer gave up"):
+        tokenizer.encode("a" * 40 + "!", add_special=False, parse_special=False)
+    capfd.readouterr()
+    assert tokenizer.encode("a", add_special=False, parse_special=False) == [0]

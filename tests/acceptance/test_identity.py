@@ -1,0 +1,139 @@
+"""Promise 2: the greedy ids of a request depend on the request alone.
+
+Every test compares with one reference: all rows of a prompt in one pass, alone, everything pinned, best kernels. The
+quick tier takes five prompts and 16 tokens; with `-m slow` it is all twenty prompts and 48 tokens.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sipd.engine.sampling import SamplingOptions
+from sipd.kernels import binding
+from tests.acceptance.engines import (
+    PLENTY,
+    ask,
+    ask_each,
+    ask_together,
+    layout_bytes,
+    running_engine,
+    settings,
+    smallest_layout,
+)
+from tests.acceptance.prompts import Prompts
+
+ISAS = ("portable", "avx2", "avx512vnni", "neon", "neon_dotprod")
+SLOW_ISAS = {"portable": 5}  # prompts at most: the portable kernels take ten times as long
+TWIN_PROMPTS, TWIN_TOKENS = 2, 4  # the NumPy twin needs seconds for a token
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Prompts with the ids that everything must give."""
+
+    model: Path
+    prompts: list[tuple[int, ...]]
+    n_tokens: int
+    wanted: list[list[int]]
+
+    def check(self, n_bytes: int = PLENTY, n_prompts: int | None = None, **values: Any) -> None:  # noqa: ANN401
+        """Asserts that an engine with these settings gives the same ids, one request at a time."""
+        with running_engine(settings(self.model, **values), n_bytes) as engine:
+            found = ask_each(engine, self.prompts[:n_prompts], self.n_tokens)
+        assert found == self.wanted[:n_prompts]
+
+
+@pytest.fixture(
+    scope="module", params=[(5, 16), pytest.param((20, 48), marks=pytest.mark.slow)], ids=["quick", "full"]
+)
+def case(request: pytest.FixtureRequest, smollm2: Path, prompts: Prompts) -> Iterator[Case]:
+    """The reference replies."""
+    n_prompts, n_tokens = request.param
+    varied = prompts.varied()[:n_prompts]
+    with running_engine(settings(smollm2, direct_io="off")) as engine:
+        assert engine.status().plan_bytes == 0
+        wanted = ask_each(engine, varied, n_tokens)
+    assert all(len(ids) == n_tokens for ids in wanted)
+    assert len({tuple(ids) for ids in wanted}) == n_prompts
+    yield Case(smollm2, varied, n_tokens, wanted)
+
+
+@pytest.mark.parametrize("rows", [7, 1])
+def test_ids_are_the_same_when_the_prompt_is_computed_in_chunks(case: Case, rows: int) -> None:
+    case.check(rows_per_pass=rows, max_requests=1)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_ids_are_the_same_on_any_number_of_threads(case: Case, threads: int) -> None:
+    if threads > len(os.sched_getaffinity(0)):
+        pytest.skip("fewer CPUs than threads")
+    case.check(threads=threads)
+
+
+def test_ids_are_the_same_when_everything_is_streamed(case: Case) -> None:
+    least = layout_bytes(smallest_layout(settings(case.model, max_requests=1)))
+    with running_engine(settings(case.model, max_requests=1), least) as engine:
+        assert engine.status().pinned_bytes == 0
+        assert ask_each(engine, case.prompts, case.n_tokens) == case.wanted
+
+
+def test_ids_are_the_same_when_half_is_pinned(case: Case) -> None:
+    layout = smallest_layout(settings(case.model))
+    n_bytes = layout_bytes(layout) + layout.plan.pass_bytes
+    with running_engine(settings(case.model), n_bytes) as engine:
+        status = engine.status()
+        assert 0.3 < status.pinned_bytes / layout.plan.pass_bytes < 0.8
+        assert ask_each(engine, case.prompts, case.n_tokens) == case.wanted
+
+
+@pytest.mark.parametrize("pin", [True, False])
+def test_ids_are_the_same_beside_five_neighbours(case: Case, prompts: Prompts, pin: bool) -> None:  # noqa: FBT001
+    neighbours = [(prompts.long(20 + 13 * index), case.n_tokens + 5 * index) for index in range(5)]
+    with running_engine(settings(case.model, pin=pin)) as engine:
+        for prompt_ids, wanted in zip(case.prompts, case.wanted, strict=True):
+            replies = ask_together(engine, [*neighbours[:3], (prompt_ids, case.n_tokens), *neighbours[3:]])
+            assert replies[3].ids == wanted
+            assert replies[3].outcome.usage.passes == case.n_tokens or pin
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_ids_are_the_same_with_every_instruction_set_of_the_machine(case: Case, isa: str) -> None:
+    if isa not in binding.isa_names(binding.load_library()):
+        pytest.skip(f"this CPU has no {isa}")
+    case.check(n_prompts=SLOW_ISAS.get(isa), isa=isa)
+
+
+def test_the_numpy_twin_gives_the_same_ids(case: Case) -> None:
+    shortest = sorted(range(len(case.prompts)), key=lambda index: len(case.prompts[index]))[:TWIN_PROMPTS]
+    with running_engine(settings(case.model, isa="numpy")) as engine:
+        assert engine.isa == "numpy"
+        for index in shortest:
+            assert ask(engine, case.prompts[index], TWIN_TOKENS).ids == case.wanted[index][:TWIN_TOKENS]
+
+
+@pytest.mark.parametrize("direct_io", ["on", "off"])
+def test_ids_are_the_same_with_direct_and_buffered_reads(case: Case, direct_io: str) -> None:
+    with running_engine(settings(case.model, direct_io=direct_io, pin=False)) as engine:
+        assert engine.uses_direct_io == (direct_io == "on")
+        assert ask_each(engine, case.prompts, case.n_tokens) == case.wanted
+
+
+@pytest.mark.parametrize("tile_bytes", [64 << 10, 4 << 20])
+def test_ids_are_the_same_with_tiles_of_any_size(case: Case, tile_bytes: int) -> None:
+    case.check(tile_bytes=tile_bytes)
+
+
+def test_a_seed_gives_the_same_ids_alone_and_beside_neighbours(case: Case) -> None:
+    sampling = SamplingOptions(temperature=0.8, seed=7)
+    with running_engine(settings(case.model)) as engine:
+        first = ask(engine, case.prompts[0], case.n_tokens, sampling).ids
+        again = ask(engine, case.prompts[0], case.n_tokens, sampling).ids
+        others = [(prompt_ids, case.n_tokens) for prompt_ids in case.prompts[1:4]]
+        assert first == again != case.wanted[0]
+        assert len(ask_together(engine, others)) == 3
