@@ -16,8 +16,14 @@ from setuptools.command.build_ext import build_ext
 KERNELS = Path("sipd/kernels")
 # The first one takes most of the time: it starts first, so that no core idles at the end.
 OPERATIONS = ["matmul", "repack", "quantize", "rms_norm", "silu_mul", "rope", "store_kv", "attention", "ops"]
-COMMON = ["pool", "stream", "embed", "pass", "pass_matmul", "pass_attention", "dequantize", "rope_angles", "sample", "isa"]
-FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=default", "-Wall", "-Wextra", "-pthread", "-g0"]
+COMMON = [
+    *("pool", "stream", "embed", "pass", "pass_matmul", "pass_attention"),
+    *("dequantize", "rope_angles", "sample", "isa"),
+]
+FLAGS = [
+    *("-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno"),
+    *("-Wall", "-Wextra", "-pthread", "-g0"),
+]
 X86 = {
     "avx512vnni": ["-DSIPD_AVX512", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mf16c"],
     "avx2": ["-DSIPD_AVX2", "-mavx2", "-mf16c"],

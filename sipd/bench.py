@@ -86,7 +86,7 @@ def _measure(
     try:
         load = Load(engine, ledger, prompt_tokens=prompt_tokens, n_clients=clients)
         _show("first prefill")
-        first = load.prefill()
+        first_s = load.first_prefill()
         prefills: list[Phase] = []
         decodes: list[Phase] = []
         while len(decodes) < repetitions and (not decodes or time.monotonic() - began < _ENOUGH_S):
@@ -104,7 +104,7 @@ def _measure(
             tokens=tokens,
             n_clients=clients,
             load_s=load_s,
-            first=first,
+            cold_first_token_s=load_s + first_s,
             prefills=tuple(prefills),
             decodes=tuple(decodes),
             ledger=ledger,

@@ -112,11 +112,16 @@ class Load:
         self._prompt_tokens = prompt_tokens
         self._n_clients = n_clients
         self._n_sent = 0
-        self._at_rest = self._rest()
+        self._at_rest: Counts | None = None
+
+    def first_prefill(self) -> float:
+        """Seconds to the last request's first token; sent at once, while the stream may still load what is pinned."""
+        began = time.monotonic()
+        return max(sink.times[-1] for sink in self._run(1)) - began
 
     def prefill(self) -> Phase:
         """Every request ends at its first token, so that all passes are prefill."""
-        before = self._at_rest
+        before = self._before()
         began = time.monotonic()
         sinks = self._run(1)
         ended = max(sink.times[-1] for sink in sinks)
@@ -129,7 +134,7 @@ class Load:
 
         Each gets as many tokens more as passes may lie between the first tokens of the first and the last request.
         """
-        before = self._at_rest
+        before = self._before()
         sinks = self._run(n_tokens + stagger(self._engine.rows_per_pass, self._prompt_tokens, self._n_clients))
         begin = max(sinks, key=lambda sink: sink.times[0])
         end = min(sinks, key=lambda sink: sink.times[-1])
@@ -140,6 +145,12 @@ class Load:
         settled = self._at_rest.since(before)
         counts = end.at_end.since(begin.at_first)
         return Phase(counts.n_rows, last - first, counts, settled)  # each row of these passes gave a token
+
+    def _before(self) -> Counts:
+        """The counters of the latest rest, if nothing has run since."""
+        if self._at_rest is None or self._at_rest.n_passes != self._engine.status().n_passes:
+            self._at_rest = self._rest()
+        return self._at_rest
 
     def _rest(self) -> Counts:
         """The counters, once the readers have filled the ring and stand still."""

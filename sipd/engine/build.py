@@ -13,12 +13,12 @@ from typing import cast
 from sipd.config import Config
 from sipd.engine.executor import Executor
 from sipd.engine.kv_cache import PagePool
-from sipd.engine.layout import Divider, Layout, largest_context
+from sipd.engine.layout import KV_TERM, Divider, Layout, largest_context
 from sipd.engine.loop import Engine
 from sipd.engine.sampler import Sampler
 from sipd.errors import ConfigError, SipdError
 from sipd.kernels import binding
-from sipd.memory import Ledger
+from sipd.memory import Ledger, Term
 from sipd.models.forward import Forward, page_bytes
 from sipd.models.program import Program
 from sipd.models.registry import build_program
@@ -69,13 +69,14 @@ def divide_budget(library: ctypes.CDLL, program: Program, config: Config, availa
 
 
 def grant_layout(layout: Layout, program: Program, ledger: Ledger) -> None:
-    """Asks the ledger for every part; raises BudgetError naming the largest term and the context that would fit."""
+    """Asks the ledger for every part at once; raises BudgetError naming the largest term and what would fit."""
+    others = sum(n_bytes for name, n_bytes in layout.terms if name != KV_TERM)
 
     def smaller_context(remaining: int) -> str:
-        return f"--context {largest_context(program, remaining)}"
+        context = largest_context(program, max(0, remaining - others))
+        return f"--context {context}" if context else "fewer --max-requests"
 
-    for name, n_bytes in layout.terms:
-        ledger.grant(name, n_bytes, smaller_context if name == "KV cache" else None)
+    ledger.grant_all([Term(name, n_bytes) for name, n_bytes in layout.terms], smaller_context)
 
 
 def compute_threads(wanted: int | None) -> int:

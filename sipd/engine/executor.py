@@ -36,7 +36,7 @@ class Executor:
         self.pinned_bytes = pinned_bytes
         self.arithmetic_contract = contract
         self.control = forward.control
-        self.isa = forward.isa
+        self.isa: str = forward.isa
         self.max_rows = forward.shape.max_rows
         self.vocab_size = forward.hyperparameters.vocab_size
         self.n_layers = forward.hyperparameters.n_layers

@@ -25,6 +25,7 @@ MAX_DEFAULT_ROWS = 2048  # rows of a pass: beyond this, compute far outweighs wh
 MIN_SLOTS = 3  # one computed, one read, one between
 DEFAULT_SLOTS = 8
 # Shares of what is left after the minimum of everything; the rest is pinned.
+KV_TERM = "KV cache"
 KV_SHARE, ROWS_SHARE, RING_SHARE = 0.2, 0.2, 0.1
 
 
@@ -50,7 +51,7 @@ class Layout:
             ("sampling", self.sampling_bytes),
             ("ring", self.stream.ring_bytes),
             ("activations", self.activation_bytes),
-            ("KV cache", self.kv_bytes),
+            (KV_TERM, self.kv_bytes),
             ("pinned weights", self.stream.pin_bytes),
         )
 
@@ -109,6 +110,9 @@ class Divider:
             resident_bytes = sum(extent.span_bytes for extent in self._resident_plan.extents)
             if resident_bytes <= left + minimal_ring:
                 plan, pinned = self._resident_plan, frozenset(range(len(self._resident_plan.extents)))
+                # nothing else is left to pin: the rest serves more or longer requests at a time
+                spare = left + minimal_ring - resident_bytes
+                n_pages = max(n_pages, min(n_pages + spare // page, pages_for(context) * max_active))
             else:
                 pinned = choose_pinned(plan.extents, left)
         forward = ForwardShape(rows, min(max_active, rows), n_pages, self._n_threads)
@@ -171,5 +175,3 @@ class Divider:
 def largest_context(program: Program, n_bytes: int) -> int:
     """Tokens whose keys and values fit `n_bytes`."""
     return n_bytes // page_bytes(program) * PAGE_POSITIONS
-
-

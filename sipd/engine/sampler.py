@@ -11,7 +11,7 @@ from sipd.errors import EngineFault
 from sipd.kernels import binding
 
 if TYPE_CHECKING:
-    Logits = ctypes._Pointer[ctypes.c_float]
+    Logits = ctypes._Pointer[ctypes.c_float]  # noqa: SLF001 - the only name that the stubs have for it
 
 
 class Sampler:

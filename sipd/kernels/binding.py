@@ -327,9 +327,7 @@ def load_library() -> ctypes.CDLL:
 def isa_names(library: ctypes.CDLL) -> list[str]:
     """Names of the instruction sets that this CPU can run, best first."""
     return [
-        library.sipd_isa_name(i).decode()
-        for i in range(library.sipd_isa_count())
-        if library.sipd_isa_is_supported(i)
+        library.sipd_isa_name(i).decode() for i in range(library.sipd_isa_count()) if library.sipd_isa_is_supported(i)
     ]
 
 
@@ -339,5 +337,3 @@ def isa_index(library: ctypes.CDLL, name: str) -> int:
         if library.sipd_isa_is_supported(i) and name in ("auto", library.sipd_isa_name(i).decode()):
             return i
     raise ValueError(f"found {name!r}, wanted auto or one of {', '.join(isa_names(library))}")
-
-

@@ -1,9 +1,9 @@
 """The pre-norm decoder that the llama and qwen2 families share, as a formula over tensor roles.
 
-    x = embedding[token]
-    for each block:  x += wo @ attention(rope(wq @ n), rope(wk @ n), wv @ n)   with n = rms_norm(x)
-                     x += w_down @ (silu(w_gate @ n) * (w_up @ n))             with n = rms_norm(x)
-    logits = head @ rms_norm(x)
+x = embedding[token]; then for each block, with n = rms_norm(x) before each line:
+x += wo @ attention(rope(wq @ n), rope(wk @ n), wv @ n)
+x += w_down @ (silu(w_gate @ n) * (w_up @ n))
+logits = head @ rms_norm(x)
 """
 
 from __future__ import annotations
@@ -82,7 +82,10 @@ def check_dimensions(h: Hyperparameters, where: str) -> None:
 
 
 def build_program(h: Hyperparameters, roles: TensorRoles, names: Names, *, head_is_tied: bool | None) -> Program:
-    """The program of a checkpoint; raises TensorMismatch or UnsupportedModel. `head_is_tied` None: as the file has it."""
+    """The program of a checkpoint; raises TensorMismatch or UnsupportedModel.
+
+    `head_is_tied` None: as the file has it.
+    """
     embedding = roles.matrix(f"{names.embedding}.weight", h.vocab_size, h.d_model)
     steps: list[Step] = []
     for layer in range(h.n_layers):

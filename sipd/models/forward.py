@@ -17,7 +17,7 @@ from sipd.models.small_tensors import read_f32
 from sipd.weights.plan import Plan
 from sipd.weights.reader import WeightFiles
 from sipd.weights.stream import Stream
-from sipd.weights.tensor_table import QuantType
+from sipd.weights.tensor_table import QuantType, Tensor
 
 _FLOAT_TYPES = frozenset({QuantType.F32, QuantType.F16, QuantType.BF16})
 
@@ -92,7 +92,7 @@ def page_bytes(program: Program) -> int:
 class Forward:
     """A loaded model."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - the parts in the order in which they are built
         self,
         library: ctypes.CDLL,
         program: Program,
@@ -106,7 +106,7 @@ class Forward:
         """Reads the small tensors and allocates all buffers. `plan` may begin with the embedding's own tiles."""
         self.shape = shape
         self.hyperparameters = program.hyperparameters
-        self.isa = library.sipd_isa_name(binding.isa_index(library, isa)).decode()
+        self.isa: str = library.sipd_isa_name(binding.isa_index(library, isa)).decode()
         self.control = binding.Control()
         self._library = library
         self._keep: list[object] = []
@@ -135,8 +135,8 @@ class Forward:
             library.sipd_pool_destroy(self._pool)
             raise SipdError("no memory for the buffers of a pass, although the ledger granted them")
 
-    def _vector(self, files: WeightFiles, tensor: object) -> ctypes.c_void_p:
-        array = read_f32(self._library, files, tensor)  # type: ignore[arg-type]
+    def _vector(self, files: WeightFiles, tensor: Tensor) -> ctypes.c_void_p:
+        array = read_f32(self._library, files, tensor)
         self._keep.append(array)
         return ctypes.cast(array, ctypes.c_void_p)
 
@@ -146,7 +146,8 @@ class Forward:
         for step in program.steps:
             match step:
                 case Norm():
-                    makers = [binding.Op(kind=binding.OP_NORM, layer=step.layer, weight=self._vector(files, step.weight))]
+                    weight = self._vector(files, step.weight)
+                    makers = [binding.Op(kind=binding.OP_NORM, layer=step.layer, weight=weight)]
                     ops += makers
                 case Products():
                     begin, end = plan.group_tiles[group]
@@ -200,7 +201,7 @@ class Forward:
         for sequence in pages:
             starts.append(len(flat))
             flat.extend(sequence)
-        row_array = (binding.Row * len(rows))(*rows)
+        row_array = (binding.Row * len(rows))(*(binding.Row(*row) for row in rows))
         counters = binding.PassCounters()
         status = self._library.sipd_model_pass(
             self._model,

@@ -21,13 +21,13 @@ def build_program(checkpoint: Checkpoint, read_vector: llama.FactorReader) -> Pr
         name = checkpoint.metadata.get("general.architecture")
         if isinstance(name, str) and name in GGUF_ARCHITECTURES:
             return GGUF_ARCHITECTURES[name](checkpoint, read_vector)
-        known = GGUF_ARCHITECTURES.keys()
+        known = list(GGUF_ARCHITECTURES)
     else:
         names = checkpoint.metadata.get("architectures")
         name = names[0] if isinstance(names, list) and names else None
         if isinstance(name, str) and name in HF_ARCHITECTURES:
             return HF_ARCHITECTURES[name](checkpoint)
-        known = HF_ARCHITECTURES.keys()
+        known = list(HF_ARCHITECTURES)
     raise UnsupportedModel(
         f"{checkpoint.path}: architecture {name!r} is not supported; wanted one of {', '.join(known)}"
     )

@@ -14,7 +14,7 @@ from sipd.errors import UnsupportedModel
 
 
 def inverse_frequencies(theta: float, n_rot: int) -> list[float]:
-    """theta ** (-2i / n_rot) for i < n_rot / 2, each the nearest binary32 number."""
+    """Frequencies theta ** (-2i / n_rot) for i < n_rot / 2, each the nearest binary32 number."""
     from decimal import Decimal, localcontext  # noqa: PLC0415 - half a megabyte that only loading needs
 
     with localcontext() as context:

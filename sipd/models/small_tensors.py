@@ -21,5 +21,3 @@ def read_f32(library: ctypes.CDLL, files: WeightFiles, tensor: Tensor) -> ctypes
     out = (ctypes.c_float * tensor.n_elements)()
     library.sipd_dequantize_row(tensor.quant_type.type_id, raw, tensor.n_elements, out)
     return out
-
-

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from sipd.weights.tensor_table import Tensor
 
@@ -111,9 +112,7 @@ def _cut(index: int, tensor: Tensor, tile_bytes: int) -> Iterable[tuple[int, int
         yield index, row0, n_rows, tensor.file_offset + row0 * row_bytes, n_rows * row_bytes
 
 
-def _mergeable(
-    pieces: Sequence[tuple[int, int, int, int, int]], matrices: Sequence[Tensor], at: int, most: int
-) -> int:
+def _mergeable(pieces: Sequence[tuple[int, int, int, int, int]], matrices: Sequence[Tensor], at: int, most: int) -> int:
     """How many pieces from `at` on form one run in the file of at most `most` bytes; at least 1."""
     best = 1
     file_index = matrices[pieces[at][0]].file_index
@@ -124,7 +123,7 @@ def _mergeable(
         if total > most or matrices[matrix].file_index != file_index:
             break
         run = sorted((offset, offset + size) for _, _, _, offset, size in pieces[at : at + count])
-        if all(0 <= after[0] - before[1] <= MERGE_GAP for before, after in zip(run, run[1:], strict=False)):
+        if all(0 <= after[0] - before[1] <= MERGE_GAP for before, after in pairwise(run)):
             best = count
     return best
 

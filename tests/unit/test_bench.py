@@ -28,6 +28,11 @@ PASS_BYTES = 2 * 4 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 96 * 64) + 4 * 320 * 64
 ROW_BYTES = 4 * 64  # of the embedding
 
 
+@pytest.fixture(autouse=True)
+def _fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sipd.bench_load._STILL_S", 0.02)  # the ring of a tiny model fills at once
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     return build_gguf(tmp_path / "tiny.gguf")

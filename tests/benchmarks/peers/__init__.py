@@ -1,1 +1,1 @@
-"""sipd beside llama.cpp on the same machine, file, threads and limit; see `python -m tests.benchmarks.peers.run --help`."""
+"""sipd beside llama.cpp: same machine, file, threads and limit; `python -m tests.benchmarks.peers.run --help`."""

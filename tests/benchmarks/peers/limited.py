@@ -15,7 +15,9 @@ from pathlib import Path
 
 _ROOT = Path("/sys/fs/cgroup")
 # The shell enters the groups ("$1" of them) before it becomes the command
-_ENTER = 'n=$1; shift; while [ "$n" -gt 0 ]; do echo $$ > "$1/cgroup.procs" || exit 125; shift; n=$((n-1)); done; exec "$@"'
+_ENTER = (
+    'n=$1; shift; while [ "$n" -gt 0 ]; do echo $$ > "$1/cgroup.procs" || exit 125; shift; n=$((n-1)); done; exec "$@"'
+)
 _REMOVE_TRIES, _REMOVE_PAUSE_S = 100, 0.05
 
 
@@ -51,9 +53,7 @@ def run_limited(
 
 
 @contextmanager
-def _groups(
-    is_v2: bool, limit_bytes: int | None, read_bytes_per_s: int | None, file: Path
-) -> Iterator[list[Path]]:
+def _groups(is_v2: bool, limit_bytes: int | None, read_bytes_per_s: int | None, file: Path) -> Iterator[list[Path]]:
     """Makes the groups, the memory one first."""
     name = f"sipd-peers-{os.getpid()}"
     made: list[Path] = []

@@ -1,11 +1,12 @@
 """The peer's side: loads a model in llama.cpp, prefills, decodes, prints one JSON object. Imports nothing of sipd.
 
-Run by the peer's own Python; see measured.py for the keys.
+Run by the peer's own Python; measurement.py reads what is printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import random
 import time
@@ -26,8 +27,7 @@ def main() -> None:
     arguments = parser.parse_args()
     lengths = [int(text) for text in arguments.prompt_lengths.split(",")]
 
-    import llama_cpp  # noqa: PLC0415 # type: ignore[import-not-found, unused-ignore]
-
+    llama_cpp = importlib.import_module("llama_cpp")  # only the peer's Python has it
     longest = max(lengths)
     model: Any = llama_cpp.Llama(
         arguments.model,
@@ -39,7 +39,7 @@ def main() -> None:
         verbose=False,
         **json.loads(arguments.options),
     )
-    generator = random.Random(20)  # noqa: S311
+    generator = random.Random(20)
     loaded = time.monotonic()
 
     def evaluate(n_tokens: int) -> float:
@@ -57,6 +57,9 @@ def main() -> None:
         for length in lengths:
             model.reset()
             prefill[str(length)].append(length / evaluate(length))
+    if arguments.repetitions > 1:
+        model.reset()
+        evaluate(lengths[0])  # so that decode goes on from the same position as sipd's
     before = read_bytes()
     began = time.monotonic()
     for _ in range(arguments.tokens - 1):
