@@ -29,6 +29,7 @@ X86 = {
     "avx2": ["-DSIPD_AVX2", "-mavx2", "-mf16c"],
 }
 ARM = {
+    "neon_i8mm": ["-DSIPD_NEON", "-DSIPD_DOTPROD", "-DSIPD_I8MM", "-march=armv8.2-a+dotprod+i8mm"],
     "neon_dotprod": ["-DSIPD_NEON", "-DSIPD_DOTPROD", "-march=armv8.2-a+dotprod"],
     "neon": ["-DSIPD_NEON", "-march=armv8-a"],
 }

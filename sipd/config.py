@@ -17,7 +17,7 @@ from sipd.listen_address import ListenAddress, parse_listen_address
 from sipd.size import parse_size
 
 DEFAULT_FILE = Path("/etc/sipd/sipd.toml")
-ISAS = ("auto", "numpy", "portable", "avx2", "avx512vnni", "neon", "neon_dotprod")
+ISAS = ("auto", "numpy", "portable", "avx2", "avx512vnni", "neon", "neon_dotprod", "neon_i8mm")
 # Environment names that start with SIPD_ and are none of the daemon's: the client's and the tests'.
 _FOREIGN_ENVIRONMENT = frozenset({"SIPD_CONFIG", "SIPD_TARGET", "SIPD_TOKEN", "SIPD_SHARED"})
 

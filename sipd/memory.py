@@ -172,13 +172,20 @@ class Ledger:
         terms = sorted([*self._terms(resized), *wanted], key=lambda term: -term.n_bytes)
         listing = ", ".join(f"{term.name} {format_size(term.n_bytes)}" for term in terms)
         largest = max(wanted, key=lambda term: term.n_bytes)
-        advice = f"wanted --budget {setting_size(sum(term.n_bytes for term in terms))} or more"
+        advice = f"wanted --budget {setting_size(self._limit_for(sum(term.n_bytes for term in terms)))} or more"
         if remedy is not None:
             advice += f", or {remedy(max(0, remaining))}"
         raise BudgetError(
             f"budget of {format_size(self.limit_bytes)} ({self.source}) cannot hold {largest.name} of "
             f"{format_size(largest.n_bytes)}: largest term is {terms[0].name}; terms: {listing}; {advice}"
         )
+
+    def _limit_for(self, n_bytes: int) -> int:
+        """The limit that holds terms of `n_bytes`, of which the margin grows with the limit."""
+        if self.margin_bytes != default_margin_bytes(self.limit_bytes):
+            return n_bytes
+        others = n_bytes - self.margin_bytes
+        return -(-(others + default_margin_bytes(0)) * 64 // 63)
 
 
 def _read_available_bytes(proc: Path) -> int | None:

@@ -54,11 +54,16 @@ class Executor:
         pages: Sequence[Sequence[int]],
         is_unwanted: Callable[[], bool],
     ) -> PassResult:
-        """One pass; blocks. Retries a failing disk for some seconds; raises StorageFault or DataLoss after that."""
+        """One pass; blocks. Retries a failing disk for some seconds; raises StorageFault after that.
+
+        Raises DataLoss when a file ends early or was changed.
+        """
         pauses = iter(RETRY_PAUSES_S)
         while True:
             result = self._forward.run(rows, n_logits, pages)
             if result.status == binding.PASS_DONE:
+                if result.streamed_bytes:
+                    self._stream.check_files()  # bytes of two versions of a file make fluent nonsense
                 return result
             if result.status == binding.PASS_CANCELLED:
                 self._stream.rewind()
@@ -75,7 +80,7 @@ class Executor:
             _LOG.warning("%s; trying again in %g s", fault, pause)
             if self._wait(pause, is_unwanted):
                 self._try_to_recover()
-                return PassResult(binding.PASS_CANCELLED, 0, 0, 0, 0.0, 0.0)
+                return PassResult(binding.PASS_CANCELLED, 0, 0, 0, 0, 0.0, 0.0)
             self._try_to_recover()
 
     @staticmethod

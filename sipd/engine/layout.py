@@ -61,6 +61,28 @@ class Layout:
         return self.plan.pass_bytes - self.pinned_weight_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class _Least:
+    """The smallest parts that can serve a request."""
+
+    context: int
+    rows: int
+    n_pages: int
+    ring_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """How the parts were chosen."""
+
+    plan: Plan
+    pinned: frozenset[int]
+    context: int
+    rows: int
+    n_pages: int
+    slots: int
+
+
 class Divider:
     """Divides `available` bytes for one program under one configuration."""
 
@@ -72,6 +94,7 @@ class Divider:
         self._config = config
         self._n_threads = n_threads
         self._available = available
+        self._page = page_bytes(program)
         groups = [[product.weight for product in step.products] for step in program.product_steps()]
         self._plan = build_plan(groups, config.tile_bytes)
         # the embedding as tiles of its own, for when even that can be kept
@@ -82,52 +105,60 @@ class Divider:
     def divide(self) -> Layout:
         """The layout. When the budget is too small it is the smallest one: the ledger then refuses, with its table."""
         h = self._program.hyperparameters
-        page = page_bytes(self._program)
-        max_active = self._config.max_requests
-        wanted_context = self._context()
-        least_rows = max(max_active, min(16, h.context_length))
-        least_context = wanted_context or min(MIN_CONTEXT, h.context_length)
+        least = self._least()
         small = 4 * sum(tensor.n_elements for tensor in self._program.small_tensors())
-        fixed = small + scratch_bytes(h.vocab_size)
-        row_bytes = self._activations(least_rows + 1) - self._activations(least_rows)
-        least = (
-            fixed
-            + self._activations(least_rows)
-            + pages_for(least_context) * page
-            + shape_stream(self._plan, frozenset(), MIN_SLOTS, 1).ring_bytes
-        )
-        rest = max(0, self._available - least)
-
-        context, kv_extra = self._divide_kv(rest, page, least_context)
-        rows, rows_extra = self._divide_rows(rest, row_bytes, least_rows, context)
-        slots, ring_extra = self._divide_ring(rest)
-        left = rest - kv_extra - rows_extra - ring_extra
-        n_pages = pages_for(least_context) + kv_extra // page
-        minimal_ring = shape_stream(self._plan, frozenset(), slots, 1).ring_bytes
-
-        plan, pinned = self._plan, frozenset[int]()
-        if self._config.pin:
-            resident_bytes = sum(extent.span_bytes for extent in self._resident_plan.extents)
-            if resident_bytes <= left + minimal_ring:
-                plan, pinned = self._resident_plan, frozenset(range(len(self._resident_plan.extents)))
-                # nothing else is left to pin: the rest serves more or longer requests at a time
-                spare = left + minimal_ring - resident_bytes
-                n_pages = max(n_pages, min(n_pages + spare // page, pages_for(context) * max_active))
-            else:
-                pinned = choose_pinned(plan.extents, left)
-        forward = ForwardShape(rows, min(max_active, rows), n_pages, self._n_threads)
-        stream = shape_stream(plan, pinned, slots, self._config.readers)
+        fixed = small + scratch_bytes(h.vocab_size) + self._activations(least.rows)
+        rest = max(0, self._available - fixed - least.n_pages * self._page - least.ring_bytes)
+        parts = self._resident(rest, least) or self._streamed(rest, least)
+        forward = ForwardShape(parts.rows, min(self._config.max_requests, parts.rows), parts.n_pages, self._n_threads)
         return Layout(
-            plan=plan,
-            stream=stream,
+            plan=parts.plan,
+            stream=shape_stream(parts.plan, parts.pinned, parts.slots, self._config.readers),
             forward=forward,
-            context_tokens=context,
+            context_tokens=parts.context,
             small_tensor_bytes=small,
             sampling_bytes=scratch_bytes(h.vocab_size),
-            activation_bytes=activation_bytes(self._library, self._program, plan, forward),
-            kv_bytes=n_pages * page,
-            pinned_weight_bytes=sum(plan.extents[index].weight_bytes for index in pinned),
+            activation_bytes=activation_bytes(self._library, self._program, parts.plan, forward),
+            kv_bytes=parts.n_pages * self._page,
+            pinned_weight_bytes=sum(parts.plan.extents[index].weight_bytes for index in parts.pinned),
         )
+
+    def _least(self) -> _Least:
+        """What one request needs at the very least."""
+        context_length = self._program.hyperparameters.context_length
+        context = self._context() or min(MIN_CONTEXT, context_length)
+        ring_bytes = shape_stream(self._plan, frozenset(), MIN_SLOTS, 1).ring_bytes
+        return _Least(context, max(self._config.max_requests, min(16, context_length)), pages_for(context), ring_bytes)
+
+    def _resident(self, rest: int, least: _Least) -> _Parts | None:
+        """The parts when the whole model stays in memory; None when it does not fit.
+
+        When halving the shares of KV and rows is what makes it fit, they are halved.
+        """
+        if not self._config.pin:
+            return None
+        everything = frozenset(range(len(self._resident_plan.extents)))
+        shape = shape_stream(self._resident_plan, everything, 1, 1)
+        for scaled in (rest, rest // 2):
+            context, kv_extra = self._divide_kv(scaled, least)
+            rows, rows_extra = self._divide_rows(scaled, least, context)
+            spare = rest + least.ring_bytes - kv_extra - rows_extra - shape.pin_bytes - shape.ring_bytes
+            if spare >= 0:
+                # nothing else is left to pin: what is spare serves more or longer requests at a time
+                n_pages = least.n_pages + kv_extra // self._page
+                wanted = max(n_pages, pages_for(context) * self._config.max_requests)
+                n_pages = min(n_pages + spare // self._page, wanted)
+                return _Parts(self._resident_plan, everything, context, rows, n_pages, 1)
+        return None
+
+    def _streamed(self, rest: int, least: _Least) -> _Parts:
+        """The parts when tiles are streamed."""
+        context, kv_extra = self._divide_kv(rest, least)
+        rows, rows_extra = self._divide_rows(rest, least, context)
+        slots, ring_extra = self._divide_ring(rest)
+        left = rest - kv_extra - rows_extra - ring_extra
+        pinned = choose_pinned(self._plan.extents, left) if self._config.pin else frozenset[int]()
+        return _Parts(self._plan, pinned, context, rows, least.n_pages + kv_extra // self._page, slots)
 
     def _context(self) -> int | None:
         """The configured context, checked against the model's."""
@@ -141,26 +172,31 @@ class Divider:
         shape = ForwardShape(rows, min(self._config.max_requests, rows), 1, self._n_threads)
         return activation_bytes(self._library, self._program, self._plan, shape)
 
-    def _divide_kv(self, rest: int, page: int, least: int) -> tuple[int, int]:
+    def _divide_kv(self, rest: int, least: _Least) -> tuple[int, int]:
         """Context in tokens, and bytes for KV pages beyond the least."""
         h = self._program.hyperparameters
-        top = least if self._config.context else min(h.context_length, MAX_DEFAULT_CONTEXT)
-        most = max(0, pages_for(top) * self._config.max_requests - pages_for(least)) * page
+        top = least.context if self._config.context else min(h.context_length, MAX_DEFAULT_CONTEXT)
+        most = max(0, pages_for(top) * self._config.max_requests - least.n_pages) * self._page
         extra = min(int(rest * KV_SHARE), most)
-        n_pages = pages_for(least) + extra // page
-        return max(least, min(top, n_pages * PAGE_POSITIONS)), extra
+        n_pages = least.n_pages + extra // self._page
+        return max(least.context, min(top, n_pages * PAGE_POSITIONS)), extra
 
-    def _divide_rows(self, rest: int, row_bytes: int, least: int, context: int) -> tuple[int, int]:
+    def _divide_rows(self, rest: int, least: _Least, context: int) -> tuple[int, int]:
         """Rows of a pass, and bytes for rows beyond the least."""
         top = self._config.rows_per_pass or MAX_DEFAULT_ROWS
         if self._config.rows_per_pass is not None and self._config.rows_per_pass < self._config.max_requests:
             raise ConfigError(
                 "rows_per_pass", f"found {top}, wanted at least max_requests, {self._config.max_requests}"
             )
-        if top <= least:
+        if top <= least.rows:
             return top, 0
-        extra = min(int(rest * ROWS_SHARE), (top - least) * row_bytes)
-        return min(least + extra // row_bytes, max(context, least)), extra
+        least_bytes = self._activations(least.rows)
+        row_bytes = self._activations(least.rows + 1) - least_bytes
+        extra = min(int(rest * ROWS_SHARE), (top - least.rows) * row_bytes)
+        rows = min(least.rows + extra // row_bytes, max(context, least.rows))
+        while rows > least.rows and self._activations(rows) > least_bytes + extra:
+            rows -= 1  # buffers begin at whole cache lines: a row may cost a little more than the one measured
+        return rows, extra
 
     def _divide_ring(self, rest: int) -> tuple[int, int]:
         """Ring slots, and bytes for slots beyond the least."""

@@ -98,6 +98,8 @@ class Engine:
             raise InvalidRequest("input", "empty prompt: there is nothing to run")
         if n_prompt >= self.context_tokens:
             raise PromptTooLong(n_prompt, self.context_tokens)
+        if request.max_tokens < 1:
+            raise InvalidRequest("stop.max_tokens", f"found {request.max_tokens}, wanted at least 1")
         request.max_tokens = min(request.max_tokens, self.context_tokens - n_prompt)
         needed = self._scheduler.worst_case_pages(request)
         if needed > self._pool.n_pages:
@@ -161,7 +163,7 @@ class Engine:
                 plan_bytes=self._executor.streamed_plan_bytes,
                 pinned_bytes=self._executor.pinned_bytes,
                 streamed_bytes_total=self._totals.streamed_bytes,
-                device_bytes_total=counters.device_bytes + self._totals.embedding_bytes,
+                device_bytes_total=counters.device_bytes + self._totals.embedding_device_bytes,
                 head_bytes_total=self._totals.head_bytes,
                 embedding_bytes_total=self._totals.embedding_bytes,
                 read_bytes_per_s=counters.plan_bytes / counters.busy_s if counters.busy_s else 0.0,
@@ -216,6 +218,9 @@ class Engine:
                     if n_failed >= MAX_FAILED_PASSES:
                         self._last_error = f"{n_failed} passes in a row failed; the last: {error}"
                         return
+        except Exception as error:
+            self._last_error = f"the engine failed between passes: {type(error).__name__}: {error}"
+            raise
         finally:
             self._end()
 

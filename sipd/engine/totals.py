@@ -16,6 +16,7 @@ class Totals:
     streamed_bytes: int = 0
     head_bytes: int = 0
     embedding_bytes: int = 0
+    embedding_device_bytes: int = 0
     storage_wait_s: float = 0.0
     compute_s: float = 0.0
 
@@ -26,5 +27,6 @@ class Totals:
         self.streamed_bytes += result.streamed_bytes
         self.head_bytes += result.head_bytes
         self.embedding_bytes += result.embedding_bytes
+        self.embedding_device_bytes += result.embedding_device_bytes
         self.storage_wait_s += result.storage_wait_s
         self.compute_s += result.total_s - result.storage_wait_s

@@ -158,6 +158,7 @@ class PassCounters(Structure):
         ("streamed_bytes", c_int64),
         ("head_bytes", c_int64),
         ("embedding_bytes", c_int64),
+        ("embedding_device_bytes", c_int64),
         ("storage_wait_ns", c_int64),
         ("total_ns", c_int64),
     ]

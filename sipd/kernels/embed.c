@@ -23,7 +23,7 @@ static const uint8_t *pinned_row(sipd_model *m, int token, uint8_t *spare) {
 
 typedef struct {
   sipd_model *m;
-  _Atomic int64_t bytes;
+  _Atomic int64_t bytes, device_bytes;
   _Atomic int32_t next;
 } embed_job;
 
@@ -31,22 +31,24 @@ static void embed_rows(void *arg, int thread) {
   embed_job *job = arg;
   sipd_model *m = job->m;
   const sipd_model_config *c = &m->c;
+  const int64_t alignment = sipd_stream_alignment(m->stream);
   uint8_t *spare = m->scratch[thread], *aligned = (uint8_t *)(((uintptr_t)spare + 4095) / 4096 * 4096);
   for (int r; (r = atomic_fetch_add(&job->next, 1)) < m->n_rows && !atomic_load(&m->has_fault);) {
     const int token = m->rows[r].token;
     const uint8_t *row = pinned_row(m, token, spare);
     if (!row) {
-      const int64_t offset = c->embedding_offset + token * c->embedding_row_bytes, begin = offset / 4096 * 4096;
+      const int64_t offset = c->embedding_offset + token * c->embedding_row_bytes, begin = offset / alignment * alignment;
       const int64_t wanted = offset + c->embedding_row_bytes - begin;
+      const int64_t capacity = (wanted + alignment - 1) / alignment * alignment;
       sipd_read_fault fault = {0};
-      if (sipd_read_span(sipd_stream_fd(m->stream, c->embedding_file), aligned, begin, wanted,
-                         (wanted + 4095) / 4096 * 4096, &fault)) {
+      if (sipd_read_span(sipd_stream_fd(m->stream, c->embedding_file), aligned, begin, wanted, capacity, &fault)) {
         fault.file = c->embedding_file;
         sipd_stream_fail(m->stream, &fault);
         atomic_store(&m->has_fault, 1);
         return;
       }
       atomic_fetch_add(&job->bytes, c->embedding_row_bytes);
+      atomic_fetch_add(&job->device_bytes, capacity);
       row = aligned + (offset - begin);
     }
     sipd_dequantize_row(c->embedding_type, row, c->d_model, m->x + (int64_t)r * c->d_model);
@@ -60,6 +62,7 @@ int sipd_embed(sipd_model *m) {
   embed_job job = {.m = m};
   sipd_model_run(m, m->n_rows < 4, embed_rows, &job);
   m->counters.embedding_bytes = atomic_load(&job.bytes);
+  m->counters.embedding_device_bytes = atomic_load(&job.device_bytes);
   m->counters.streamed_bytes += m->counters.embedding_bytes;
   return atomic_load(&m->has_fault) ? SIPD_PASS_FAULT : SIPD_PASS_DONE;
 }

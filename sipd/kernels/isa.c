@@ -3,7 +3,7 @@
 
 #if defined(__aarch64__)
 #include <sys/auxv.h>
-extern const sipd_ops sipd_ops_neon_dotprod, sipd_ops_neon;
+extern const sipd_ops sipd_ops_neon_i8mm, sipd_ops_neon_dotprod, sipd_ops_neon;
 #elif defined(__x86_64__)
 extern const sipd_ops sipd_ops_avx512vnni, sipd_ops_avx2;
 #endif
@@ -11,7 +11,7 @@ extern const sipd_ops sipd_ops_portable;
 
 static const sipd_ops *const tables[] = {
 #if defined(__aarch64__)
-    &sipd_ops_neon_dotprod, &sipd_ops_neon,
+    &sipd_ops_neon_i8mm, &sipd_ops_neon_dotprod, &sipd_ops_neon,
 #elif defined(__x86_64__)
     &sipd_ops_avx512vnni, &sipd_ops_avx2,
 #endif
@@ -24,7 +24,9 @@ const char *sipd_isa_name(int i) { return tables[i]->name; }
 
 int sipd_isa_is_supported(int i) {
 #if defined(__aarch64__)
-  if (i == 0) return (getauxval(AT_HWCAP) & (1UL << 20)) != 0; /* HWCAP_ASIMDDP */
+  const int has_dotprod = (getauxval(AT_HWCAP) & (1UL << 20)) != 0; /* HWCAP_ASIMDDP */
+  if (i == 0) return has_dotprod && (getauxval(AT_HWCAP2) & (1UL << 13)) != 0; /* HWCAP2_I8MM */
+  if (i == 1) return has_dotprod;
   return 1;
 #elif defined(__x86_64__)
   if (i == 0)

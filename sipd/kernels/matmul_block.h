@@ -10,29 +10,52 @@
 
 #define UNIT_BYTES (40 * W) /* an unpacked unit in scratch: 8 operand vectors, 2 scale vectors */
 #define FEW_ROWS 4          /* rows that meet weights without unpacking to memory */
+#define MANY_ROWS 8         /* rows in registers at once */
+
+/* -offset * sum(x) from a block's nsum8, for the type's offset; 0 when it has none. */
+INLINE vi offset_term(const int shift, int32_t nsum8) { return splat_i(shift < 0 ? 0 : nsum8 * (1 << shift)); }
+
+/* Exact sums of n weights of each lane times R rows: sums[r] += q . x[r]. */
+INLINE void integer_sums(const int is_signed, const int R, const vu *q, const int n, const sipd_q8_block *x,
+                         int64_t x_stride, const int at, vi *sums) {
+#if defined(SIPD_I8MM)
+  if (R % 2 == 0) {
+    for (int r = 0; r < R; r += 2)
+      dot_pair(&sums[r], &sums[r + 1], q, n, x[r * x_stride].q + at, x[(r + 1) * x_stride].q + at);
+    return;
+  }
+#endif
+  for (int r = 0; r < R; r++)
+    for (int k = 0; k < n; k += 16)
+      sums[r] = is_signed ? dot16_signed(sums[r], q + k / 4, x[r * x_stride].q + at + k)
+                          : dot16(sums[r], q + k / 4, x[r * x_stride].q + at + k);
+}
 
 /* R rows meet one unit of weights. x: row 0 at this unit; rows are x_stride blocks apart. */
 INLINE void accumulate(const int kind, const int shift, const int is_signed, const int R, const vu *q, vf s0, vf s1,
                        const sipd_q8_block *x, int64_t x_stride, vf *acc) {
-#pragma GCC unroll 8
-  for (int r = 0; r < R; r++) {
-    const sipd_q8_block *b = x + r * x_stride;
-    vf d = splat(b->d);
-    if (kind == KIND_HALVES) {
-      vi low = splat_i(shift >= 0 ? b->nsum8_lo * (1 << (shift < 0 ? 0 : shift)) : 0);
-      vi high = splat_i(shift >= 0 ? (b->nsum8 - b->nsum8_lo) * (1 << (shift < 0 ? 0 : shift)) : 0);
-      low = dot16(low, q, b->q);
-      high = dot16(high, q + 4, b->q + 16);
-      acc[r] = acc[r] + to_float(low) * (s0 * d);
-      acc[r] = acc[r] + to_float(high) * (s1 * d);
-    } else {
-      vi a = splat_i(shift >= 0 ? b->nsum8 * (1 << (shift < 0 ? 0 : shift)) : 0);
-      a = is_signed ? dot16_signed(a, q, b->q) : dot16(a, q, b->q);
-      a = is_signed ? dot16_signed(a, q + 4, b->q + 16) : dot16(a, q + 4, b->q + 16);
-      vf t = to_float(a) * (s0 * d);
-      if (kind == KIND_MINIMUM) t = t + s1 * splat(b->s);
-      acc[r] = acc[r] + t;
+  vi a[MANY_ROWS], b[MANY_ROWS];
+  if (kind == KIND_HALVES) {
+    for (int r = 0; r < R; r++) {
+      const sipd_q8_block *row = x + r * x_stride;
+      a[r] = offset_term(shift, row->nsum8_lo);
+      b[r] = offset_term(shift, row->nsum8 - row->nsum8_lo);
     }
+    integer_sums(is_signed, R, q, 16, x, x_stride, 0, a);
+    integer_sums(is_signed, R, q + 4, 16, x, x_stride, 16, b);
+    for (int r = 0; r < R; r++) {
+      const vf d = splat(x[r * x_stride].d);
+      acc[r] = acc[r] + to_float(a[r]) * (s0 * d);
+      acc[r] = acc[r] + to_float(b[r]) * (s1 * d);
+    }
+    return;
+  }
+  for (int r = 0; r < R; r++) a[r] = offset_term(shift, x[r * x_stride].nsum8);
+  integer_sums(is_signed, R, q, 32, x, x_stride, 0, a);
+  for (int r = 0; r < R; r++) {
+    vf t = to_float(a[r]) * (s0 * splat(x[r * x_stride].d));
+    if (kind == KIND_MINIMUM) t = t + s1 * splat(x[r * x_stride].s);
+    acc[r] = acc[r] + t;
   }
 }
 
@@ -85,6 +108,7 @@ INLINE void walk_k_block(const int type, const int is_packed, const int R, block
       vu low[16];
       for (int i = 0; i < 16; i += 4) four_dwords(type, is_packed, b, 16 * n + i, low + i);
       for (int i = 0; i < 8; i += 4) four_dwords(type, is_packed, b, 32 + 8 * n + i, high + i);
+#pragma GCC unroll 4
       for (int k = 0; k < 4; k++) {
         for (int g = 0; g < 8; g++)
           q[g] = ((low[8 * (k & 1) + g] >> (4 * (k >> 1))) & 0x0F0F0F0Fu) | (((high[g] >> (2 * k)) & 0x03030303u) << 4);
@@ -114,12 +138,19 @@ INLINE void walk_k_block(const int type, const int is_packed, const int R, block
   }
 }
 
+/* Weights come from memory once and in order, but blocks of K types are not read in order: ask for them ahead. */
+#define AHEAD_BYTES 4096
+INLINE void prefetch_block(const uint8_t *p, int bytes) {
+  for (int i = 0; i < bytes; i += 64) __builtin_prefetch(p + AHEAD_BYTES + i);
+}
+
 /* All units of W rows. */
 INLINE void walk_panel(const int type, const int is_packed, const int R, const sipd_matmul *m, const uint8_t *rows,
                        unit_sink to) {
   const int n_blocks = m->n_in / block_weights(type);
   for (int i = 0; i < n_blocks; i++) {
     const block_source b = {rows + (int64_t)i * block_bytes(type) * (is_packed ? W : 1), is_packed ? 0 : m->row_bytes};
+    if (is_packed && is_k_type(type)) prefetch_block(b.p, block_bytes(type) * W);
     if (is_k_type(type)) {
       walk_k_block(type, is_packed, R, b, 8 * i, to);
     } else {
@@ -143,7 +174,7 @@ INLINE void many_rows(const int type, const int R, const sipd_matmul *m, const u
                       int lanes) {
   const int n_units = m->n_in / 32;
   const sipd_q8_block *x = m->xq + (int64_t)row * n_units;
-  vf acc[8];
+  vf acc[MANY_ROWS];
   for (int r = 0; r < R; r++) acc[r] = splat(0.0f);
   for (int u = 0; u < n_units; u++) {
     const vu *q = (const vu *)(scratch + (int64_t)u * UNIT_BYTES);

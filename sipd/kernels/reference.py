@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sipd.kernels.reference_quants import F32, U8, QuantizedRows, floats, unpack
+from sipd.kernels.reference_quants import F32, U8, QuantizedRows, Units, floats, unpack
 from sipd.weights.tensor_table import QuantType
 
 PAGE = 32  # positions of a KV page and of a chunk of attention, SIPD_PAGE
@@ -37,7 +37,9 @@ _COS_COEFFICIENTS = (
     -1.38888888888741095749e-03,
     4.16666666666666019037e-02,
 )
-_FLOAT_PRODUCT_ELEMENTS = 1 << 22  # partial sums held at once by a float product
+# Rows x outputs of one block product: BLAS keeps this size on the calling thread (others wait by spinning)
+_BLOCK_SUMS = 1 << 13
+_FLOAT_SUMS = 1 << 16  # partial sums held at once by a float product: about a second-level cache
 
 
 def tree16(partials: F32) -> F32:
@@ -178,20 +180,29 @@ def _scores(q: F32, keys: F32, scale: np.float32) -> F32:
 
 def matmul_blocks(quant_type: QuantType, weights: U8, x: QuantizedRows) -> F32:
     """(rows, n_out): block-quantised weights (n_out, row_bytes) times quantised rows (contract, point 3)."""
-    units = unpack(quant_type, weights)
-    acc = np.zeros((x.quants.shape[0], weights.shape[0]), np.float32)
+    out = np.zeros((x.quants.shape[0], weights.shape[0]), np.float32)
+    step = max(16, _BLOCK_SUMS // max(1, out.shape[0]))
+    for begin in range(0, out.shape[1], step):
+        _add_blocks(unpack(quant_type, weights[begin : begin + step]), x, out[:, begin : begin + step])
+    return out
+
+
+def _add_blocks(units: Units, x: QuantizedRows, acc: F32) -> None:
+    """Adds the products of all blocks to `acc` (rows, n_out), block after block."""
+    term, other = np.empty((2, *acc.shape), np.float32)
     n_halves = units.scale.shape[2]
     width = 32 // n_halves
     for u in range(units.quants.shape[1]):
         w, xq = units.quants[:, u].astype(np.float32), x.quants[:, u].astype(np.float32)
-        d, s = x.d[:, u, None], x.s[:, u, None]
         for half in range(n_halves):
             part = slice(half * width, (half + 1) * width)
-            term = (xq[:, part] @ w[:, part].T) * (units.scale[None, :, u, half] * d)
+            np.matmul(xq[:, part], w[:, part].T, out=term)
+            np.multiply(units.scale[None, :, u, half], x.d[:, u, None], out=other)
+            np.multiply(term, other, out=term)
             if units.minimum is not None:
-                term = term + units.minimum[None, :, u] * s
-            acc = acc + term
-    return acc
+                np.multiply(units.minimum[None, :, u], x.s[:, u, None], out=other)
+                np.add(term, other, out=term)
+            np.add(acc, term, out=acc)
 
 
 def matmul_floats(quant_type: QuantType, weights: U8, x: F32) -> F32:
@@ -199,12 +210,14 @@ def matmul_floats(quant_type: QuantType, weights: U8, x: F32) -> F32:
     w = _pad16(floats(quant_type, weights))
     x = _pad16(x)
     out = np.empty((x.shape[0], w.shape[0]), np.float32)
-    step = max(1, _FLOAT_PRODUCT_ELEMENTS // (16 * w.shape[0]))
+    step = max(1, _FLOAT_SUMS // (16 * w.shape[0]))
     for begin in range(0, x.shape[0], step):
         rows = x[begin : begin + step]
         acc = np.zeros((rows.shape[0], w.shape[0], 16), np.float32)
+        term = np.empty_like(acc)
         for k in range(0, w.shape[1], 16):
-            acc = acc + w[None, :, k : k + 16] * rows[:, None, k : k + 16]
+            np.multiply(w[None, :, k : k + 16], rows[:, None, k : k + 16], out=term)
+            np.add(acc, term, out=acc)
         out[begin : begin + step] = tree16(acc)
     return out
 

@@ -29,9 +29,12 @@
 #define W 4
 #endif
 
-typedef float vf __attribute__((vector_size(4 * W), aligned(4), may_alias));
-typedef int32_t vi __attribute__((vector_size(4 * W), aligned(4), may_alias));
-typedef uint32_t vu __attribute__((vector_size(4 * W), aligned(4), may_alias));
+typedef float vf __attribute__((vector_size(4 * W), may_alias));
+typedef int32_t vi __attribute__((vector_size(4 * W), may_alias));
+typedef uint32_t vu __attribute__((vector_size(4 * W), may_alias));
+/* The same in memory, where nothing is aligned. Values stay in the types above: their stack slots are aligned. */
+typedef float vf_memory __attribute__((vector_size(4 * W), aligned(1), may_alias));
+typedef uint32_t vu_memory __attribute__((vector_size(4 * W), aligned(1), may_alias));
 
 /* Weights whose type is signed bytes (Q8_0): VNNI multiplies unsigned by signed, so they are moved up by 128 there. */
 #if defined(SIPD_AVX512)
@@ -51,8 +54,9 @@ INLINE vu as_operand(vu v) { return v; }
 #endif
 INLINE vf splat(float x) { return (vf)SPLAT(x); }
 INLINE vi splat_i(int32_t x) { return (vi)SPLAT(x); }
-INLINE vf loadf(const float *p) { return *(const vf *)p; }
-INLINE void storef(float *p, vf v) { *(vf *)p = v; }
+INLINE vf loadf(const float *p) { return *(const vf_memory *)p; }
+INLINE void storef(float *p, vf v) { *(vf_memory *)p = v; }
+INLINE vu load_dwords(const uint8_t *p) { return *(const vu_memory *)p; }
 INLINE uint16_t load_u16(const uint8_t *p) {
   uint16_t v;
   memcpy(&v, p, 2);
@@ -245,6 +249,20 @@ INLINE vi dot16(vi acc, const vu *q, const int8_t *x) {
 }
 #endif
 #define dot16_signed dot16
+
+#if defined(SIPD_I8MM)
+/* n weights of each lane (n / 4 dword vectors) times n activations of two rows: one 2 x 8 by 8 x 2 product a step. */
+INLINE void dot_pair(vi *r0, vi *r1, const vu *q, int n, const int8_t *x0, const int8_t *x1) {
+  int32x4_t low = vdupq_n_s32(0), high = low; /* outputs 0, 1 and 2, 3 of both rows */
+  for (int k = 0; k < n / 8; k++) {
+    const int8x16_t x = vcombine_s8(vld1_s8(x0 + 8 * k), vld1_s8(x1 + 8 * k));
+    low = vmmlaq_s32(low, (int8x16_t)vzip1q_u32((uint32x4_t)q[2 * k], (uint32x4_t)q[2 * k + 1]), x);
+    high = vmmlaq_s32(high, (int8x16_t)vzip2q_u32((uint32x4_t)q[2 * k], (uint32x4_t)q[2 * k + 1]), x);
+  }
+  *r0 += (vi)vuzp1q_s32(low, high);
+  *r1 += (vi)vuzp2q_s32(low, high);
+}
+#endif
 
 INLINE void transpose16(const uint8_t *p, int64_t stride, vu *out) {
   uint32x4_t a = vreinterpretq_u32_u8(vld1q_u8(p)), b = vreinterpretq_u32_u8(vld1q_u8(p + stride));

@@ -61,6 +61,7 @@ void sipd_stream_fail(sipd_stream *s, const sipd_read_fault *fault);
 int sipd_stream_fault(sipd_stream *s, sipd_read_fault *out);
 void sipd_stream_read_counters(sipd_stream *s, sipd_stream_counters *out);
 int sipd_stream_fd(sipd_stream *s, int32_t file);
+int64_t sipd_stream_alignment(const sipd_stream *s);
 /* Reads [begin, begin + wanted), asking for up to `capacity` bytes. -1: see fault. */
 int sipd_read_span(int fd, uint8_t *buffer, int64_t begin, int64_t wanted, int64_t capacity, sipd_read_fault *fault);
 
@@ -141,6 +142,7 @@ typedef struct {
   int64_t streamed_bytes; /* blocks, head and embedding rows that came from storage for this pass */
   int64_t head_bytes;
   int64_t embedding_bytes;
+  int64_t embedding_device_bytes; /* what reading those rows moved, alignment included */
   int64_t storage_wait_ns;
   int64_t total_ns;
 } sipd_pass_counters;

@@ -344,3 +344,5 @@ void sipd_stream_read_counters(sipd_stream *s, sipd_stream_counters *out) {
 }
 
 int sipd_stream_fd(sipd_stream *s, int32_t file) { return s->fds[file]; }
+
+int64_t sipd_stream_alignment(const sipd_stream *s) { return s->config.alignment; }

@@ -44,14 +44,14 @@ typedef struct {
 /* Dwords k .. k + 3 of the block, by lanes. */
 INLINE void four_dwords(const int type, const int is_packed, block_source b, int k, vu *out) {
   if (is_packed) {
-    for (int i = 0; i < 4; i++) out[i] = *(const vu *)(b.p + W * (2 * head_halves(type) + 4 * (k + i)));
+    for (int i = 0; i < 4; i++) out[i] = load_dwords(b.p + W * (2 * head_halves(type) + 4 * (k + i)));
   } else {
     transpose16(b.p + 2 * head_halves(type) + 4 * k, b.stride, out);
   }
 }
 
 INLINE vu one_dword(const int type, const int is_packed, block_source b, int k) {
-  if (is_packed) return *(const vu *)(b.p + W * (2 * head_halves(type) + 4 * k));
+  if (is_packed) return load_dwords(b.p + W * (2 * head_halves(type) + 4 * k));
   return gather_u32(b.p + 2 * head_halves(type) + 4 * k, b.stride);
 }
 

@@ -11,6 +11,17 @@ from sipd.errors import UnsupportedModel
 MAX_DIMENSION = 1 << 24  # far above any model; keeps products of two dimensions exact
 
 
+def positive_number(value: object) -> float | None:
+    """`value` as a positive finite number, or None when it is none."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # an integer beyond binary64
+        return None
+    return number if math.isfinite(number) and number > 0 else None
+
+
 @dataclass(frozen=True, slots=True)
 class Fields:
     """Metadata of `where`, read key by key."""
@@ -32,10 +43,10 @@ class Fields:
         value = self.values.get(key)
         if value is None and default is not None:
             return default
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(float(value)) or float(value) <= 0:  # type: ignore[arg-type]
+        number = positive_number(value)
+        if number is None:
             raise UnsupportedModel(f"{self.where}: {key} is {value!r}, wanted a positive number")
-        return float(value)  # type: ignore[arg-type]
+        return number
 
     def refuse_unless(self, key: str, accepted: tuple[object, ...]) -> None:
         """Raises UnsupportedModel when `key` is there with a value that changes the mathematics."""

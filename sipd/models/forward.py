@@ -30,6 +30,7 @@ class PassResult:
     streamed_bytes: int
     head_bytes: int
     embedding_bytes: int
+    embedding_device_bytes: int
     storage_wait_s: float
     total_s: float
 
@@ -218,6 +219,7 @@ class Forward:
             counters.streamed_bytes,
             counters.head_bytes,
             counters.embedding_bytes,
+            counters.embedding_device_bytes,
             counters.storage_wait_ns / 1e9,
             counters.total_ns / 1e9,
         )

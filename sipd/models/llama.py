@@ -31,13 +31,10 @@ def from_gguf(checkpoint: Checkpoint, read_vector: FactorReader, *, architecture
     fields.refuse_unless(f"{key}attention.sliding_window", (0,))
     fields.refuse_unless(f"{key}expert_count", (0,))
     n_rot = fields.integer(f"{key}rope.dimension_count", head_dim)
-    frequencies = rope.inverse_frequencies(fields.number(f"{key}rope.freq_base", 10000.0), n_rot)
-    scaling = checkpoint.metadata.get(f"{key}rope.scaling.type")
-    if scaling is not None:
-        values = {"type": scaling, "factor": checkpoint.metadata.get(f"{key}rope.scaling.factor")}
-        frequencies = rope.apply_scaling(frequencies, values, fields.where)
+    frequencies = _gguf_frequencies(fields, key, n_rot)
     if roles.has("rope_freqs.weight"):
-        frequencies = rope.apply_factors(frequencies, read_vector(roles.vector("rope_freqs.weight", n_rot // 2)))
+        factors = read_vector(roles.vector("rope_freqs.weight", n_rot // 2))
+        frequencies = rope.apply_factors(frequencies, factors, f"{fields.where}: tensor rope_freqs.weight")
     for layer in range(fields.integer(f"{key}block_count", high=1024)):
         roles.ignore(f"blk.{layer}.attn_rot_embd")  # rotary tables of very old files: computed, not read
     h = Hyperparameters(
@@ -59,6 +56,19 @@ def from_gguf(checkpoint: Checkpoint, read_vector: FactorReader, *, architecture
     return build_program(h, roles, GGUF_NAMES, head_is_tied=None)
 
 
+def _gguf_frequencies(fields: Fields, key: str, n_rot: int) -> list[float]:
+    """Rotary frequencies by the metadata, in its present form and in the one before `rope.scaling` came."""
+    theta = fields.number(f"{key}rope.freq_base", 10000.0)
+    frequencies = rope.inverse_frequencies(theta, n_rot, f"{fields.where}: {key}rope.freq_base {theta}")
+    scaling: dict[str, object] | None = None
+    if fields.values.get(f"{key}rope.scaling.type") is not None:
+        scaling = {"type": fields.values[f"{key}rope.scaling.type"]}
+        scaling["factor"] = fields.values.get(f"{key}rope.scaling.factor")
+    elif fields.values.get(f"{key}rope.scale_linear") is not None:
+        scaling = {"type": "linear", "factor": fields.values[f"{key}rope.scale_linear"]}
+    return frequencies if scaling is None else rope.apply_scaling(frequencies, scaling, fields.where)
+
+
 def from_safetensors(checkpoint: Checkpoint, *, architecture: str = "llama") -> Program:
     """The program of a Hugging Face checkpoint."""
     roles = TensorRoles(checkpoint)
@@ -72,11 +82,14 @@ def from_safetensors(checkpoint: Checkpoint, *, architecture: str = "llama") -> 
     head_dim = fields.integer("head_dim", d_model // n_heads)
     parameters = checkpoint.metadata.get("rope_parameters")  # transformers 5 keeps theta there
     theta = fields.number("rope_theta", 10000.0)
+    fields.refuse_unless("partial_rotary_factor", (1.0,))
     scaling = checkpoint.metadata.get("rope_scaling")
     if isinstance(parameters, dict):
-        theta = Fields(parameters, f"{fields.where}: rope_parameters").number("rope_theta", theta)
+        inner = Fields(parameters, f"{fields.where}: rope_parameters")
+        theta = inner.number("rope_theta", theta)
+        inner.refuse_unless("partial_rotary_factor", (1.0,))
         scaling = scaling or parameters
-    frequencies = rope.inverse_frequencies(theta, head_dim)
+    frequencies = rope.inverse_frequencies(theta, head_dim, f"{fields.where}: rope_theta {theta}")
     if scaling is not None:
         if not isinstance(scaling, dict):
             raise UnsupportedModel(f"{fields.where}: rope_scaling is {scaling!r}, wanted an object")

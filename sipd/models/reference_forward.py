@@ -98,6 +98,7 @@ class ReferenceForward:
             state.streamed_bytes + state.embedding_bytes,
             state.head_bytes,
             state.embedding_bytes,
+            state.embedding_bytes,
             state.wait_s,
             time.monotonic() - begin,
         )

@@ -11,26 +11,48 @@ import struct
 from collections.abc import Mapping, Sequence
 
 from sipd.errors import UnsupportedModel
+from sipd.models.fields import positive_number
 
 
-def inverse_frequencies(theta: float, n_rot: int) -> list[float]:
-    """Frequencies theta ** (-2i / n_rot) for i < n_rot / 2, each the nearest binary32 number."""
+def inverse_frequencies(theta: float, n_rot: int, where: str = "rope") -> list[float]:
+    """Frequencies theta ** (-2i / n_rot) for i < n_rot / 2, each the nearest binary32 number.
+
+    Raises UnsupportedModel when one leaves the range of binary32.
+    """
     from decimal import Decimal, localcontext  # noqa: PLC0415 - half a megabyte that only loading needs
 
     with localcontext() as context:
         context.prec = 40
         log_theta = Decimal(theta).ln()
-        return [to_f32(float((log_theta * Decimal(-2 * i) / Decimal(n_rot)).exp())) for i in range(n_rot // 2)]
+        powers = ((log_theta * Decimal(-2 * i) / Decimal(n_rot)).exp() for i in range(n_rot // 2))
+        frequencies = [to_f32(float(power)) for power in powers]
+    check_frequencies(frequencies, where)
+    return frequencies
 
 
 def to_f32(value: float) -> float:
-    """`value` rounded to binary32."""
-    return float(struct.unpack("<f", struct.pack("<f", value))[0])
+    """`value` rounded to binary32; infinite when it is beyond that."""
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
 
 
-def apply_factors(frequencies: Sequence[float], factors: Sequence[float]) -> list[float]:
-    """Frequencies divided by the file's factors (the rope_freqs tensor of a GGUF)."""
-    return [to_f32(frequency / factor) for frequency, factor in zip(frequencies, factors, strict=True)]
+def check_frequencies(frequencies: Sequence[float], where: str) -> None:
+    """Raises UnsupportedModel unless every frequency is a positive binary32 number."""
+    for frequency in frequencies:
+        if positive_number(frequency) is None:
+            raise UnsupportedModel(f"{where}: a rope frequency of {frequency}, wanted a positive binary32 number")
+
+
+def apply_factors(frequencies: Sequence[float], factors: Sequence[float], where: str) -> list[float]:
+    """Frequencies divided by the factors of the tensor `where` (rope_freqs of a GGUF); raises UnsupportedModel."""
+    for factor in factors:
+        if positive_number(factor) is None:
+            raise UnsupportedModel(f"{where}: holds {factor}, wanted positive numbers")
+    scaled = [to_f32(frequency / factor) for frequency, factor in zip(frequencies, factors, strict=True)]
+    check_frequencies(scaled, where)
+    return scaled
 
 
 def apply_scaling(frequencies: Sequence[float], scaling: Mapping[str, object], where: str) -> list[float]:
@@ -40,7 +62,9 @@ def apply_scaling(frequencies: Sequence[float], scaling: Mapping[str, object], w
         return list(frequencies)
     if kind == "linear":
         factor = _number(scaling, "factor", where)
-        return [to_f32(frequency / factor) for frequency in frequencies]
+        scaled = [to_f32(frequency / factor) for frequency in frequencies]
+        check_frequencies(scaled, where)
+        return scaled
     if kind == "llama3":
         return _llama3(frequencies, scaling, where)
     raise UnsupportedModel(f"{where}: rope scaling {kind!r} is not supported; wanted none, linear or llama3")
@@ -64,11 +88,13 @@ def _llama3(frequencies: Sequence[float], scaling: Mapping[str, object], where: 
         else:
             smooth = (original / wavelength - low) / (high - low)
             result.append(to_f32((1 - smooth) * frequency / factor + smooth * frequency))
+    check_frequencies(result, where)
     return result
 
 
 def _number(scaling: Mapping[str, object], key: str, where: str) -> float:
     value = scaling.get(key)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value <= 0:
+    number = positive_number(value)
+    if number is None:
         raise UnsupportedModel(f"{where}: rope_scaling.{key} is {value!r}, wanted a positive number")
-    return float(value)
+    return number

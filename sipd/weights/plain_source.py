@@ -39,8 +39,10 @@ class PlainSource:
         return self._files.uses_direct_io
 
     def on_fallback(self, report: Callable[[str], None]) -> None:
-        """`report` is called with one line when direct reads turn out not to work."""
+        """`report` is called with one line when direct reads do not work: at once, or when that turns out."""
         self._report = report
+        if self._files.fallback_reason:
+            report(f"reading through the page cache: {self._files.fallback_reason}")
 
     def is_pinned(self, extent: int) -> bool:
         """Whether the extent stays in memory once it is read."""
@@ -89,12 +91,14 @@ class PlainSource:
     def recover(self) -> None:
         """After a failed pass: reopens the files. Raises StorageFault or DataLoss when they are not as they were."""
         self._files.reopen()
+        self._files.close_stale()
         self._fault = None
 
     def recover_from(self, fault: StorageFault, error_number: int) -> bool:
         """Whether the fault was direct I/O being refused, and reads are buffered from now on."""
         if error_number in _DIRECT_REFUSED and self._files.uses_direct_io:
             self._files.fall_back_to_buffered(str(fault))
+            self._files.close_stale()
             self._report(f"direct reads failed, reading through the page cache from now on: {fault}")
             self._fault = None
             return True
@@ -103,6 +107,10 @@ class PlainSource:
     def fault(self) -> tuple[StorageFault, int] | None:
         """The latest fault and its errno (0: the file ended early), or None."""
         return self._fault
+
+    def check_files(self) -> None:
+        """Raises DataLoss when a file has changed since it was loaded."""
+        self._files.check()
 
     def counters(self) -> StreamCounters:
         """Totals so far; may be called from any thread."""

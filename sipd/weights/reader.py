@@ -1,6 +1,6 @@
 """The only place that opens model files for reading weights: direct where the file system allows it, else buffered.
 
-Invariant: the descriptors it hands out stay open until `close` or the next `reopen`.
+Invariant: the descriptors it hands out stay open until `close`, or until `close_stale` after the next `reopen`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ class WeightFiles:
         """Opens all files; `direct` is auto, on or off. Raises StorageFault or DataLoss."""
         self._paths = tuple(paths)
         self._sizes = tuple(sizes)
+        self._modified_ns: tuple[int, ...] = ()
         self._direct = direct
+        self._stale: list[int] = []
         self.fds: list[int] = []
         self.alignment = 1
         self.fallback_reason = ""
@@ -43,72 +45,107 @@ class WeightFiles:
         return self._paths
 
     def fall_back_to_buffered(self, reason: str) -> None:
-        """Closes and opens again without direct I/O; happens at most once, told by `fallback_reason`."""
+        """Opens again without direct I/O; happens at most once, told by `fallback_reason`."""
         self._direct = "off"
         self.fallback_reason = reason
         self.reopen()
 
     def reopen(self) -> None:
-        """Closes and opens all files. Raises StorageFault, or DataLoss when a file is not as long as it was."""
-        self.close()
+        """Opens all files anew; the descriptors before stay open until `close_stale`, and in use when this raises.
+
+        Raises StorageFault, or DataLoss when a file is not what it was.
+        """
         try:
-            alignment = self._open_direct() if self._direct != "off" else 0
-            if not alignment:
-                self._open_all(0)
-                alignment = 1
+            found = self._open_direct() if self._direct != "off" else None
+            fds, alignment = found or (self._open_all(0), 1)
         except OSError as error:
-            self.close()
             name = error.filename or str(self._paths[0])
             raise StorageFault(str(name), 0, f"cannot open: {error.strerror}") from error
+        try:
+            if not self._modified_ns:
+                self._modified_ns = tuple(os.fstat(fd).st_mtime_ns for fd in fds)
+            self._check(fds)
+        except BaseException:
+            _close_all(fds)
+            raise
+        self._stale += self.fds
+        self.fds = fds
         self.alignment = alignment
-        self._check_sizes()
+
+    def check(self) -> None:
+        """Raises DataLoss when a file has changed since it was first opened, for what was read may be neither."""
+        self._check(self.fds)
+
+    def close_stale(self) -> None:
+        """Closes what `reopen` replaced; nobody may be reading from it any more."""
+        _close_all(self._stale)
+        self._stale = []
 
     def close(self) -> None:
         """Closes every descriptor."""
-        for fd in self.fds:
-            os.close(fd)
+        self.close_stale()
+        _close_all(self.fds)
         self.fds = []
 
-    def _open_all(self, flags: int) -> None:
-        for path in self._paths:
-            self.fds.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags))
-
-    def _open_direct(self) -> int:
-        """Opens for direct reads and probes the alignment; 0 when the file system refuses."""
+    def _open_all(self, flags: int) -> list[int]:
+        fds: list[int] = []
         try:
-            self._open_all(os.O_DIRECT)
-            for alignment in DIRECT_ALIGNMENTS:
-                if all(self._probe(fd, alignment) for fd in self.fds):
-                    return alignment
-            reason = "the file system refuses direct reads"
+            for path in self._paths:
+                fds.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags))  # noqa: PERF401 - closed when one fails
+        except OSError:
+            _close_all(fds)
+            raise
+        return fds
+
+    def _open_direct(self) -> tuple[list[int], int] | None:
+        """Descriptors for direct reads and the alignment that they want; None when the file system refuses."""
+        try:
+            fds = self._open_all(os.O_DIRECT)
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.ENOTSUP):
                 raise
             reason = f"the file system refuses O_DIRECT ({error.strerror})"
-        self.close()
+        else:
+            try:
+                for alignment in DIRECT_ALIGNMENTS:
+                    if all(_probe(fd, path, alignment) for fd, path in zip(fds, self._paths, strict=True)):
+                        return fds, alignment
+            except OSError:
+                _close_all(fds)
+                raise
+            _close_all(fds)
+            reason = "the file system refuses direct reads"
         if self._direct == "on":
             raise StorageFault(str(self._paths[0]), 0, f"{reason}, and direct_io is on")
         self.fallback_reason = reason
-        return 0
+        return None
 
-    @staticmethod
-    def _probe(fd: int, alignment: int) -> bool:
-        """Whether one read of `alignment` bytes at `alignment` works."""
-        with mmap.mmap(-1, 2 * mmap.PAGESIZE) as buffer, memoryview(buffer) as view, view[:alignment] as part:
-            try:
-                os.preadv(fd, [part], alignment)
-            except OSError as error:
-                if error.errno == errno.EINVAL:
-                    return False
-                raise
-        return True
+    def _check(self, fds: Sequence[int]) -> None:
+        for path, fd, size, modified_ns in zip(self._paths, fds, self._sizes, self._modified_ns, strict=True):
+            found = os.fstat(fd)
+            if found.st_size != size:
+                message = f"the file has {found.st_size} bytes, {size} when it was loaded"
+                raise DataLoss(str(path), min(found.st_size, size), message)
+            if found.st_mtime_ns != modified_ns:
+                raise DataLoss(str(path), 0, "the file was written to or replaced after it was loaded")
 
-    def _check_sizes(self) -> None:
-        for path, fd, size in zip(self._paths, self.fds, self._sizes, strict=True):
-            found = os.fstat(fd).st_size
-            if found < size:
-                self.close()
-                raise DataLoss(str(path), found, f"the file has {found} bytes, {size} when it was loaded")
+
+def _close_all(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+def _probe(fd: int, path: Path, alignment: int) -> bool:
+    """Whether one read of `alignment` bytes at `alignment` works; raises OSError naming the file."""
+    with mmap.mmap(-1, 2 * mmap.PAGESIZE) as buffer, memoryview(buffer) as view, view[:alignment] as part:
+        try:
+            os.preadv(fd, [part], alignment)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return False
+            error.filename = str(path)
+            raise
+    return True
 
 
 def read_exact(fd: int, offset: int, length: int) -> bytes:

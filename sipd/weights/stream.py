@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -73,6 +74,8 @@ class Stream:
         self._library = library
         self._files = files
         self._report: Callable[[str], None] = lambda _message: None
+        self._closing = threading.Lock()  # held while `counters` looks at what `close` frees
+        self._counters = StreamCounters(0, 0, 0.0)
         extents = (binding.Extent * len(plan.extents))(
             *(
                 binding.Extent(
@@ -105,6 +108,7 @@ class Stream:
     def _open(self) -> None:
         fds = (ctypes.c_int32 * len(self._files.fds))(*self._files.fds)
         self._library.sipd_stream_open(self.handle, fds, len(self._files.fds), self._files.alignment)
+        self._files.close_stale()  # no read is in flight now
 
     @property
     def uses_direct_io(self) -> bool:
@@ -112,8 +116,10 @@ class Stream:
         return self._files.uses_direct_io
 
     def on_fallback(self, report: Callable[[str], None]) -> None:
-        """`report` is called with one line when direct reads turn out not to work."""
+        """`report` is called with one line when direct reads do not work: at once, or when that turns out."""
         self._report = report
+        if self._files.fallback_reason:
+            report(f"reading through the page cache: {self._files.fallback_reason}")
 
     def rewind(self) -> None:
         """Starts over at the first tile; what was read ahead is dropped, pinned tiles stay."""
@@ -148,15 +154,24 @@ class Stream:
         name = errno.errorcode.get(raw.error_number, str(raw.error_number))
         return StorageFault(path, raw.offset, f"read failed with {name}: {wanted}"), raw.error_number
 
+    def check_files(self) -> None:
+        """Raises DataLoss when a file has changed since it was loaded."""
+        self._files.check()
+
     def counters(self) -> StreamCounters:
-        """Totals of the readers; may be called from any thread."""
-        raw = binding.StreamCounters()
-        self._library.sipd_stream_read_counters(self.handle, ctypes.byref(raw))
-        return StreamCounters(raw.plan_bytes, raw.device_bytes, raw.busy_ns / 1e9)
+        """Totals of the readers; may be called from any thread, and after `close`."""
+        with self._closing:
+            if self.handle:
+                raw = binding.StreamCounters()
+                self._library.sipd_stream_read_counters(self.handle, ctypes.byref(raw))
+                self._counters = StreamCounters(raw.plan_bytes, raw.device_bytes, raw.busy_ns / 1e9)
+            return self._counters
 
     def close(self) -> None:
         """Stops the readers and frees the ring."""
-        if self.handle:
-            self._library.sipd_stream_destroy(self.handle)
-            self.handle = None
+        self.counters()
+        with self._closing:
+            if self.handle:
+                self._library.sipd_stream_destroy(self.handle)
+                self.handle = None
         self._files.close()

@@ -108,9 +108,7 @@ def submit(
     return request, sink
 
 
-def ask(
-    engine: Engine, prompt_ids: Sequence[int], max_tokens: int, sampling: SamplingOptions | None = None
-) -> Reply:
+def ask(engine: Engine, prompt_ids: Sequence[int], max_tokens: int, sampling: SamplingOptions | None = None) -> Reply:
     """Returns the reply to one request."""
     _, sink = submit(engine, prompt_ids, max_tokens, sampling)
     outcome = sink.wait()

@@ -1,7 +1,7 @@
 """How far sipd's and llama.cpp's next-token distributions are from those of the F32 model, on ordinary text.
 
-`python -m tests.reference.kl MODEL [--text FILE] [--llama-python PYTHON]`. Prints KL(reference || engine) in nats and how
-often both name the same most likely token. See README.md beside this file.
+`python -m tests.reference.kl MODEL [--text FILE] [--llama-python PYTHON]`. Prints KL(reference || engine) in nats and
+how often both name the same most likely token. See README.md beside this file.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def distance(reference: Logits, other: Logits) -> Distance:
 
 def _log_softmax(row: Logits) -> NDArray[np.float64]:
     shifted = row.astype(np.float64) - float(row.max())
-    return shifted - np.log(np.exp(shifted).sum())
+    result: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum())
+    return result
 
 
 def windows_of(model: Path, text: str) -> list[list[int]]:
@@ -73,6 +74,8 @@ def oracle_python() -> Path:
     if not (ORACLE / "complete").exists():
         venv.create(ORACLE, with_pip=True, clear=True)
         subprocess.run([python, "-m", "pip", "install", "--quiet", *REQUIREMENTS], check=True)
+        check = "import sys, torch; sys.exit(torch.version.cuda is not None and 'pip chose a CUDA build of torch')"
+        subprocess.run([python, "-c", check], check=True)
         (ORACLE / "complete").touch()
     return python
 

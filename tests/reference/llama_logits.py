@@ -3,6 +3,7 @@
 Settings are llama.cpp's defaults on two threads. Windows and output as in oracle_logits.py.
 """
 
+# mypy: disable-error-code="import-not-found"
 from __future__ import annotations
 
 import json

@@ -4,6 +4,7 @@ Runs in the oracle's own environment: `python oracle_logits.py MODEL IDS.json OU
 token ids; OUT.npy gets (all positions, vocab_size) f32 in that order.
 """
 
+# mypy: disable-error-code="import-not-found"
 from __future__ import annotations
 
 import json
@@ -93,10 +94,8 @@ def main() -> None:
     model_path, ids_path, out_path = map(Path, sys.argv[1:4])
     torch.set_num_threads(2)
     model = load(model_path)
-    parts = []
     with torch.inference_mode():
-        for window in json.loads(ids_path.read_text()):
-            parts.append(model(torch.tensor([window])).logits[0].float().numpy())
+        parts = [model(torch.tensor([window])).logits[0].numpy() for window in json.loads(ids_path.read_text())]
     np.save(out_path, np.concatenate(parts))
 
 

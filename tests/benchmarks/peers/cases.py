@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +21,16 @@ class Case:
     read_ahead_kib: int | None = None
     prompt_lengths: tuple[int, ...] = (16,)
     tokens: int = 16
-    peer_options: dict[str, object] = field(default_factory=dict)
 
     @property
     def is_limited(self) -> bool:
         """Whether the case runs cold in a memory cgroup."""
         return self.limit is not None
+
+    @property
+    def peer_repacks(self) -> bool:
+        """Whether the peer makes its faster second copy of Q4_0 weights; under a limit that would be its end."""
+        return not self.is_limited
 
     def limit_bytes(self, file_bytes: int) -> int | None:
         """The limit in whole pages."""

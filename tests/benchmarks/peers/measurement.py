@@ -59,8 +59,8 @@ def run_sipd(case: Case, model: Path, settings: Settings) -> Run:
 
 def run_peer(case: Case, model: Path, settings: Settings) -> Run:
     """Runs the peer once."""
-    command = [str(settings.peer_python), str(_HERE / "peer_llama.py"), "--options", json.dumps(case.peer_options)]
-    return _run(command, case, model, settings)
+    command = [str(settings.peer_python), str(_HERE / "peer_llama.py")]
+    return _run([*command, *([] if case.peer_repacks else ["--no-repack"])], case, model, settings)
 
 
 def _run(command: list[str], case: Case, model: Path, settings: Settings) -> Run:

@@ -11,6 +11,7 @@ import json
 import random
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 
@@ -23,11 +24,13 @@ def main() -> None:
     parser.add_argument("--prompt-lengths", required=True)
     parser.add_argument("--tokens", type=int, required=True)
     parser.add_argument("--repetitions", type=int, default=1)
-    parser.add_argument("--options", default="{}", help="JSON of further arguments of llama_cpp.Llama")
+    parser.add_argument("--no-repack", action="store_true", help="keep the weights in the mapped file alone")
     arguments = parser.parse_args()
     lengths = [int(text) for text in arguments.prompt_lengths.split(",")]
 
     llama_cpp = importlib.import_module("llama_cpp")  # only the peer's Python has it
+    if arguments.no_repack:
+        keep_mapped(importlib.import_module("llama_cpp.llama_cpp"))
     longest = max(lengths)
     model: Any = llama_cpp.Llama(
         arguments.model,
@@ -37,7 +40,6 @@ def main() -> None:
         n_threads=arguments.threads,
         n_threads_batch=arguments.threads,
         verbose=False,
-        **json.loads(arguments.options),
     )
     generator = random.Random(20)
     loaded = time.monotonic()
@@ -75,6 +77,18 @@ def main() -> None:
         "anonymous_bytes": status_bytes("RssAnon"),
     }
     print(json.dumps(report))
+
+
+def keep_mapped(bindings: ModuleType) -> None:
+    """Switches repacking off for models made from now on; llama_cpp.Llama has no argument for it."""
+    defaults = bindings.llama_model_default_params
+
+    def without_repacking() -> object:
+        parameters = defaults()
+        parameters.use_extra_bufts = False
+        return parameters
+
+    vars(bindings)["llama_model_default_params"] = without_repacking
 
 
 def read_bytes() -> int:

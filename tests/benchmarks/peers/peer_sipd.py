@@ -1,4 +1,4 @@
-"""sipd's side: builds the engine in process, prefills, decodes, prints one JSON object, the peer's keys among others."""
+"""sipd's side: builds the engine in process, prefills, decodes, prints one JSON object with the peer's keys."""
 
 from __future__ import annotations
 

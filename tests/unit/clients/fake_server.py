@@ -134,7 +134,7 @@ class Fake(
 
     def _note(self, request: Message, context: grpc.ServicerContext) -> None:
         self.requests.append(request)
-        self.metadata.append({key: value for key, value in context.invocation_metadata()})
+        self.metadata.append(dict(context.invocation_metadata()))
 
     def _end(self) -> None:
         self.release.set()

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from sipd.engine import executor
+from sipd.engine.executor import Executor
+from sipd.errors import StorageFault
 from sipd.kernels import binding
+from sipd.models.forward import Forward
+from sipd.weights import plain_source
+from sipd.weights.reader import read_exact
+from sipd.weights.stream import Stream
 from sipd.weights.tensor_table import QuantType
 from tests.builders import build_gguf, build_safetensors
 from tests.unit.kernels.kernel_calls import F32, ISAS, assert_same_bits
@@ -25,6 +33,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "llama-rope-freqs": {"rope_freqs": True},
     "llama-head-dim-80": {"head_dim": 80},
     "llama-bias": {"qkv_bias": True},
+    "llama-partly-rotated": {"metadata": {"llama.rope.dimension_count": 8}},
+    "llama-as-many-key-heads": {"n_kv_heads": 6},
+    "llama-one-key-head": {"n_kv_heads": 1},
     "qwen2": {"arch": "qwen2"},
     "qwen2-tied": {"arch": "qwen2", "tied": True},
 }
@@ -57,7 +68,17 @@ def test_the_kernels_equal_the_twin_for_every_family(tmp_path: Path, kind: str, 
     path = build_gguf(tmp_path / "m.gguf", quant=quant_type, **(SMALL | KINDS[kind]))
     wanted = logits(path, TWIN)
     for isa in ISAS:
-        assert_same_bits(logits(path, Setting(isa=isa)), wanted)
+        for tile_bytes in (1 << 20, 4096):  # whole matrices, and biases that must follow their tiles
+            assert_same_bits(logits(path, Setting(isa=isa, tile_bytes=tile_bytes)), wanted)
+    assert_same_bits(logits(path, replace(TWIN, tile_bytes=4096)), wanted)
+
+
+@pytest.mark.parametrize("dtype", [QuantType.F32, QuantType.BF16])
+def test_the_kernels_equal_the_twin_on_a_sharded_checkpoint(tmp_path: Path, dtype: QuantType) -> None:
+    path = build_safetensors(tmp_path / "hf", arch="qwen2", dtype=dtype, n_shards=3, **SMALL)
+    wanted = logits(path, TWIN)
+    for isa in ISAS:
+        assert_same_bits(logits(path, Setting(isa=isa, pin=0.5, tile_bytes=4096)), wanted)
 
 
 def test_types_may_differ_from_tensor_to_tensor(tmp_path: Path) -> None:
@@ -185,6 +206,55 @@ def test_a_cancelled_pass_ends_early_and_the_next_one_is_right(tmp_path: Path, i
         model.source.rewind()
         assert_same_bits(model.prompt_logits(tokens), wanted)
         assert model.forward.control.layer == -1
+
+
+# --- the twin's own source of weights, under the executor ---
+
+
+def executor_of(model: LoadedModel) -> Executor:
+    forward, source = cast("Forward", model.forward), cast("Stream", model.source)
+    return Executor(forward, source, streamed_plan_bytes=0, pinned_bytes=0, contract=1)
+
+
+class FailingReads:
+    """read_exact, but the first reads fail with an errno."""
+
+    def __init__(self, error_number: int, n_failures: int) -> None:
+        self.error_number = error_number
+        self.n_left = n_failures
+
+    def __call__(self, fd: int, offset: int, length: int) -> bytes:
+        if self.n_left:
+            self.n_left -= 1
+            raise OSError(self.error_number, "injected")
+        return read_exact(fd, offset, length)
+
+
+@pytest.mark.parametrize(("error_number", "direct"), [(errno.EIO, "off"), (errno.EINVAL, "auto")])
+def test_a_pass_of_the_twin_outlives_reads_that_fail_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error_number: int, direct: str
+) -> None:
+    path = build_gguf(tmp_path / "m.gguf", quant=QuantType.Q8_0, **SMALL)
+    wanted = logits(path, TWIN, n=1, last=1)
+    monkeypatch.setattr(executor, "RETRY_PAUSES_S", (0.0, 0.0, 0.0))
+    with LoadedModel(path, replace(TWIN, direct=direct)) as model:
+        was_direct = model.source.uses_direct_io
+        failing = FailingReads(error_number, 2 if direct == "off" else int(was_direct))
+        monkeypatch.setattr(plain_source, "read_exact", failing)
+        result = executor_of(model).run([(tokens_of(1, 203)[0], 0, 0, 0)], 1, PAGES, lambda: False)
+        assert result.is_done
+        assert failing.n_left == 0
+        assert not model.source.uses_direct_io or not was_direct
+        assert_same_bits(model.logits(1), wanted)
+
+
+def test_reads_that_go_on_failing_end_the_pass_with_the_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = build_gguf(tmp_path / "m.gguf", quant=QuantType.Q8_0, **SMALL)
+    monkeypatch.setattr(executor, "RETRY_PAUSES_S", (0.0,))
+    with LoadedModel(path, TWIN) as model:
+        monkeypatch.setattr(plain_source, "read_exact", FailingReads(errno.EIO, 1000))
+        with pytest.raises(StorageFault, match="read failed with EIO"):
+            executor_of(model).run([(0, 0, 0, 0)], 1, PAGES, lambda: False)
 
 
 def test_the_twin_tells_where_a_file_ended_early(tmp_path: Path) -> None:

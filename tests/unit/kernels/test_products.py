@@ -152,10 +152,10 @@ def test_an_activation_that_is_not_a_number_makes_every_output_so(isa: str, quan
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("quant_type", PACKED_TYPES)
 def test_extracting_a_row_undoes_repacking(isa: str, quant_type: QuantType) -> None:
-    for n_in in (32, 96, 576):
+    for n_in in widths(quant_type)[:3]:
         weights = random_weights(np.random.default_rng(n_in), quant_type, 3 * PANEL, n_in)
         packed = Table(isa).repack(quant_type, weights, n_in)
-        assert n_in == 32 or not np.array_equal(packed, weights)
+        assert not np.array_equal(packed, weights)
         for row in range(weights.shape[0]):
             np.testing.assert_array_equal(Table(isa).extract_row(quant_type, packed, n_in, row), weights[row])
 

@@ -135,6 +135,6 @@ def _varint(encoded: bytes, at: int) -> tuple[int, int]:
         byte = encoded[at]
         at += 1
         value |= (byte & 0x7F) << shift
-        if byte < 0x80:  # noqa: PLR2004 - the continuation bit
+        if byte < 0x80:
             return value, at
         shift += 7

@@ -1,0 +1,167 @@
+"""Who takes part in the next pass: order of arrival, the cap on rows, and the worst case in pages."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sipd.engine.kv_cache import PagePool
+from sipd.engine.request import Request
+from sipd.engine.sampling import SamplingOptions
+from sipd.engine.scheduler import Scheduler, Sequence
+from tests.unit.engine.fake_executor import Sink
+
+
+def request(n_prompt: int, max_tokens: int = 1) -> Request:
+    return Request("r", tuple(range(n_prompt)), max_tokens, SamplingOptions(), Sink())
+
+
+def scheduler(*requests: Request, n_pages: int = 64, max_rows: int = 16, max_active: int = 4) -> Scheduler:
+    made = Scheduler(PagePool(n_pages, 1), max_rows, max_active)
+    made.waiting.extend(requests)
+    return made
+
+
+def complete(sequences: list[Sequence]) -> None:
+    """What the engine does after a pass: rows are computed, and whoever had logits gets a token."""
+    for sequence in sequences:
+        sequence.request.n_computed += sequence.n_rows
+        if sequence.n_left == 0:
+            sequence.request.output_ids.append(7)
+
+
+def test_requests_are_admitted_in_the_order_of_arrival() -> None:
+    requests = [request(3) for _ in range(6)]
+    made = scheduler(*requests)
+    assert [sequence.request for sequence in made.admit()] == requests[:4]
+    assert list(made.waiting) == requests[4:]
+    assert made.n_free_places == 0
+
+
+def test_a_small_request_does_not_overtake_a_large_one_that_waits_for_pages() -> None:
+    large, small = request(60, 5), request(3)
+    made = scheduler(request(60, 5), large, small, n_pages=3)
+    assert len(made.admit()) == 1
+    assert list(made.waiting) == [large, small]
+
+
+def test_a_request_is_admitted_when_those_before_it_gave_their_pages_back() -> None:
+    made = scheduler(request(60, 5), request(60, 5), n_pages=3)
+    (first,) = made.admit()
+    assert made.admit() == []
+    made.remove(first)
+    assert len(made.admit()) == 1
+
+
+@pytest.mark.parametrize(
+    ("n_prompt", "max_tokens", "n_pages"), [(1, 1, 1), (32, 1, 1), (32, 2, 2), (31, 2, 1), (33, 1, 2), (64, 65, 4)]
+)
+def test_the_worst_case_leaves_out_the_last_token_which_is_never_computed(
+    n_prompt: int, max_tokens: int, n_pages: int
+) -> None:
+    assert scheduler().worst_case_pages(request(n_prompt, max_tokens)) == n_pages
+
+
+def test_a_decoder_always_has_its_row() -> None:
+    made = scheduler(request(1), request(1), request(100), max_rows=4)
+    made.admit()
+    for _ in range(5):
+        plan = made.plan_pass()
+        rows = [sum(row[2] == index for row in plan.rows) for index in range(3)]
+        assert rows == [1, 1, 2]
+        complete(plan.sequences)
+
+
+def test_a_prompt_before_decoders_leaves_them_their_rows() -> None:
+    made = scheduler(request(100), request(1), request(1), max_rows=4)
+    made.admit()
+    plan = made.plan_pass()
+    assert [sequence.n_rows for sequence in plan.sequences] == [2, 1, 1]
+
+
+def test_prompt_rows_go_to_the_first_come_first() -> None:
+    made = scheduler(request(10), request(10), request(10), max_rows=16)
+    made.admit()
+    plan = made.plan_pass()
+    assert [sequence.n_rows for sequence in plan.sequences] == [10, 6]
+    complete(plan.sequences)
+    plan = made.plan_pass()
+    assert [sequence.n_rows for sequence in plan.sequences] == [1, 4, 10]
+
+
+def test_a_prompt_takes_as_many_passes_as_the_cap_makes_necessary() -> None:
+    made = scheduler(request(50), max_rows=16)
+    made.admit()
+    n_rows = []
+    while not made.active[0].request.output_ids:
+        plan = made.plan_pass()
+        n_rows.append(len(plan.rows))
+        complete(plan.sequences)
+    assert n_rows == [16, 16, 16, 2]
+
+
+def test_only_the_last_row_of_a_sequence_wants_logits() -> None:
+    made = scheduler(request(3), request(20), request(2), max_rows=16)
+    made.admit()
+    plan = made.plan_pass()
+    assert [(sequence.request.prompt_ids, sequence.n_rows) for sequence in plan.sampling] == [
+        ((0, 1, 2), 3),
+    ]
+    assert [row[3] for row in plan.rows] == [-1, -1, 0, *[-1] * 13]
+
+
+def test_rows_carry_token_position_and_sequence() -> None:
+    made = scheduler(request(2), request(3))
+    made.admit()
+    plan = made.plan_pass()
+    assert plan.rows == [(0, 0, 0, -1), (1, 1, 0, 0), (0, 0, 1, -1), (1, 1, 1, -1), (2, 2, 1, 1)]
+    complete(plan.sequences)
+    assert made.plan_pass().rows == [(7, 2, 0, 0), (7, 3, 1, 1)]
+
+
+def test_no_more_requests_are_active_than_a_pass_has_rows() -> None:
+    made = scheduler(*(request(1) for _ in range(4)), max_rows=2, max_active=4)
+    assert len(made.admit()) == 2
+
+
+def test_a_removed_sequence_gives_its_pages_back() -> None:
+    made = scheduler(request(40), n_pages=2)
+    (sequence,) = made.admit()
+    made.plan_pass()
+    made.remove(sequence)
+    assert made.active == []
+    assert made._pool.n_in_use == 0
+    assert made._pool.reserve(2) is not None
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shapes=st.lists(st.tuples(st.integers(1, 70), st.integers(1, 40)), min_size=1, max_size=12),
+    n_pages=st.integers(4, 12),
+    max_rows=st.integers(1, 40),
+    max_active=st.integers(1, 6),
+)
+def test_every_request_ends_and_no_pass_breaks_a_rule(
+    shapes: list[tuple[int, int]], n_pages: int, max_rows: int, max_active: int
+) -> None:
+    requests = [request(*shape) for shape in shapes]
+    made = scheduler(*requests, n_pages=n_pages, max_rows=max_rows, max_active=max_active)
+    ended: list[Request] = []
+    for _ in range(3000):
+        made.admit()
+        if not made.active:
+            break
+        plan = made.plan_pass()
+        assert 0 < len(plan.rows) <= max_rows
+        decoders = [sequence for sequence in made.active if sequence.n_left == 1]
+        assert all(sequence.n_rows == 1 for sequence in decoders)
+        held = [page for sequence in made.active for page in sequence.pages.pages]
+        assert len(held) == len(set(held)) <= n_pages
+        complete(plan.sequences)
+        for sequence in list(made.active):
+            if len(sequence.request.output_ids) == sequence.request.max_tokens:
+                made.remove(sequence)
+                ended.append(sequence.request)
+    assert len(ended) == len(requests)
+    assert made._pool.n_in_use == 0
