@@ -166,7 +166,6 @@ class Load:
 
     def _counts(self) -> Counts:
         status = self._engine.status()
-        rate = status.read_bytes_per_s
         return Counts(
             status.n_passes,
             status.total_rows,
@@ -176,7 +175,7 @@ class Load:
             read_kernel_bytes(),
             status.storage_wait_s_total,
             status.compute_s_total,
-            (status.device_bytes_total - status.embedding_bytes_total) / rate if rate else 0.0,
+            status.reader_busy_s_total,
         )
 
     def _run(self, n_tokens: int) -> list[TimedSink]:

@@ -169,6 +169,8 @@ class Engine:
                 read_bytes_per_s=counters.plan_bytes / counters.busy_s if counters.busy_s else 0.0,
                 storage_wait_s_total=self._totals.storage_wait_s,
                 compute_s_total=self._totals.compute_s,
+                storage_idle_s_total=self._totals.storage_idle_s,
+                reader_busy_s_total=counters.busy_s,
                 kv_bytes_in_use=self._pool.n_in_use * self._pool.page_bytes,
                 kv_bytes_granted=self._pool.n_pages * self._pool.page_bytes,
                 progress_count=self._executor.control.steps + self._n_idle_ticks,
@@ -270,12 +272,13 @@ class Engine:
                 return
             # under the lock, so that a cancel for this pass is never wiped out
             self._executor.control.cancel = int(self._is_stopping)
+        busy_s = self._executor.counters().busy_s
         try:
             result = self._executor.run(plan.rows, len(plan.sampling), plan.pages, self._is_unwanted)
         finally:
             with self._wake:
                 self._in_pass = ()
-        self._totals.add(result, len(plan.rows))
+        self._totals.add(result, len(plan.rows), self._executor.counters().busy_s - busy_s)
         for sequence in plan.sequences:
             usage = sequence.request.usage
             usage.passes += 1

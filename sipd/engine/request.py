@@ -118,6 +118,8 @@ class EngineStatus:
     read_bytes_per_s: float  # recent passes: bytes over the time readers were busy
     storage_wait_s_total: float
     compute_s_total: float
+    storage_idle_s_total: float  # passes without a read in flight
+    reader_busy_s_total: float  # any time with a read in flight
     kv_bytes_in_use: int
     kv_bytes_granted: int
     progress_count: int  # grows with every block done and every idle tick

@@ -19,9 +19,11 @@ class Totals:
     embedding_device_bytes: int = 0
     storage_wait_s: float = 0.0
     compute_s: float = 0.0
+    storage_idle_s: float = 0.0
 
-    def add(self, result: PassResult, n_rows: int) -> None:
-        """Joins one pass."""
+    def add(self, result: PassResult, n_rows: int, reader_busy_s: float) -> None:
+        """Joins one pass, in which readers were busy for `reader_busy_s`."""
+        self.storage_idle_s += max(0.0, result.total_s - reader_busy_s)
         self.n_passes += 1
         self.n_rows += n_rows
         self.streamed_bytes += result.streamed_bytes

@@ -72,8 +72,8 @@ void sipd_pass_attention(sipd_model *m, const sipd_op *op) {
   int row0;
   while (row_block(m, job.n_blocks, &row0)) job.n_blocks++;
   const int group = m->c.n_heads / m->c.n_kv_heads;
-  /* few rows: single heads, so that every thread has some; results are the same either way */
-  job.head_group = job.n_blocks * m->c.n_kv_heads < 4 * sipd_pool_size(m->pool) ? 1 : group;
+  /* heads that share keys go together, unless that leaves a thread without work; results are the same either way */
+  job.head_group = job.n_blocks * m->c.n_kv_heads < sipd_pool_size(m->pool) ? 1 : group;
   atomic_store(&job.next, 0);
   const int is_small = m->n_rows == 1 && m->positions[0] < 32;
   sipd_model_run(m, is_small, attend, &job);

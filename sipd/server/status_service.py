@@ -79,5 +79,6 @@ def _fill(response: pb.GetStatusResponse, status: EngineStatus, *, uses_direct_i
             device_bytes=status.device_bytes_total,
             storage_wait_s=status.storage_wait_s_total,
             compute_s=status.compute_s_total,
+            storage_idle_s=status.storage_idle_s_total,
         )
     )

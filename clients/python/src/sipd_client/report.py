@@ -41,7 +41,8 @@ def status_lines(status: GetStatusResponse) -> list[str]:
         f"{_mb(storage.pinned_bytes)} pinned",
         f"totals   {totals.passes} passes, {totals.rows} rows, {_mb(totals.streamed_bytes)} streamed, "
         f"{_mb(totals.device_bytes)} from the device",
-        f"time     {totals.compute_s:.1f} s computing, {totals.storage_wait_s:.1f} s waiting for storage",
+        f"time     {totals.compute_s:.1f} s computing, {totals.storage_wait_s:.1f} s waiting for storage; "
+        f"storage idle for {totals.storage_idle_s:.1f} s of the passes",
     ]
     if status.last_error:
         lines.append(f"fault    {status.last_error}")

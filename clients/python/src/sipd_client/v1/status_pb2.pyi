@@ -110,7 +110,7 @@ class Storage(_message.Message):
     def __init__(self, read_bytes_per_s: _Optional[float] = ..., uses_direct_io: bool = ..., pass_bytes: _Optional[int] = ..., pinned_bytes: _Optional[int] = ...) -> None: ...
 
 class Totals(_message.Message):
-    __slots__ = ("passes", "rows", "streamed_bytes", "head_bytes", "embedding_bytes", "device_bytes", "storage_wait_s", "compute_s")
+    __slots__ = ("passes", "rows", "streamed_bytes", "head_bytes", "embedding_bytes", "device_bytes", "storage_wait_s", "compute_s", "storage_idle_s")
     PASSES_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     STREAMED_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +119,7 @@ class Totals(_message.Message):
     DEVICE_BYTES_FIELD_NUMBER: _ClassVar[int]
     STORAGE_WAIT_S_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_S_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_IDLE_S_FIELD_NUMBER: _ClassVar[int]
     passes: int
     rows: int
     streamed_bytes: int
@@ -127,4 +128,5 @@ class Totals(_message.Message):
     device_bytes: int
     storage_wait_s: float
     compute_s: float
-    def __init__(self, passes: _Optional[int] = ..., rows: _Optional[int] = ..., streamed_bytes: _Optional[int] = ..., head_bytes: _Optional[int] = ..., embedding_bytes: _Optional[int] = ..., device_bytes: _Optional[int] = ..., storage_wait_s: _Optional[float] = ..., compute_s: _Optional[float] = ...) -> None: ...
+    storage_idle_s: float
+    def __init__(self, passes: _Optional[int] = ..., rows: _Optional[int] = ..., streamed_bytes: _Optional[int] = ..., head_bytes: _Optional[int] = ..., embedding_bytes: _Optional[int] = ..., device_bytes: _Optional[int] = ..., storage_wait_s: _Optional[float] = ..., compute_s: _Optional[float] = ..., storage_idle_s: _Optional[float] = ...) -> None: ...
