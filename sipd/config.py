@@ -61,7 +61,9 @@ class Config:
     ring_slots: int | None = field(
         default=None, metadata={"kind": "count", "help": "buffers of the ring (default: by budget)"}
     )
-    readers: int = field(default=4, metadata={"kind": "count", "help": "reads in flight (default: 4)"})
+    readers: int | None = field(
+        default=None, metadata={"kind": "count", "help": "reads in flight (default: by a probe at start)"}
+    )
     pin: bool = field(
         default=True, metadata={"kind": "switch", "help": "keep weights in memory that is left over: on, off"}
     )

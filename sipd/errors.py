@@ -54,7 +54,8 @@ class PromptTooLong(InvalidRequest):
 
     def __init__(self, prompt_tokens: int, context_tokens: int) -> None:
         super().__init__(
-            "input", f"prompt has {prompt_tokens} tokens, the context holds {context_tokens} (at least one is kept free)"
+            "input",
+            f"prompt has {prompt_tokens} tokens, the context holds {context_tokens} (at least one is kept free)",
         )
         self.prompt_tokens = prompt_tokens
         self.context_tokens = context_tokens

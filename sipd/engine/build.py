@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+from dataclasses import replace
 from typing import cast
 
 from sipd.config import Config
@@ -23,6 +24,7 @@ from sipd.models.forward import Forward, page_bytes
 from sipd.models.program import Program
 from sipd.models.registry import build_program
 from sipd.models.small_tensors import read_f32
+from sipd.weights.probe import probe_readers
 from sipd.weights.reader import WeightFiles
 from sipd.weights.stream import Stream
 from sipd.weights.tensor_table import Checkpoint
@@ -41,7 +43,10 @@ def build_engine(config: Config, checkpoint: Checkpoint, ledger: Ledger) -> Engi
         if uses_twin(library, config.isa):
             forward, stream = _twin(program, layout, files)
         else:
-            stream = Stream(library, layout.plan, files, layout.stream, drop_cache=layout.streamed_bytes > 0)
+            shape = layout.stream
+            if config.readers is None and layout.streamed_bytes > 0:
+                shape = replace(shape, n_readers=_probed_readers(library, layout, files))
+            stream = Stream(library, layout.plan, files, shape, drop_cache=layout.streamed_bytes > 0)
             forward = Forward(library, program, layout.plan, stream, files, layout.forward, isa=config.isa)
     except BaseException:
         files.close()
@@ -61,6 +66,14 @@ def build_engine(config: Config, checkpoint: Checkpoint, ledger: Ledger) -> Engi
         max_active=layout.forward.max_logit_rows,
         max_queued=config.max_queued,
     )
+
+
+def _probed_readers(library: ctypes.CDLL, layout: Layout, files: WeightFiles) -> int:
+    """Reads in flight that this storage wants; what was measured goes to the log."""
+    readers, rates = probe_readers(library, layout.plan, files, layout.stream)
+    measured = ", ".join(f"{depth} in flight {rate / 1e6:.0f} MB/s" for depth, rate in rates.items())
+    _LOG.info("storage probe: %s; reading with %d", measured or "no answer", readers)
+    return readers
 
 
 def divide_budget(library: ctypes.CDLL, program: Program, config: Config, available: int) -> Layout:

@@ -17,6 +17,7 @@ from sipd.kernels.binding import PAGE_POSITIONS
 from sipd.models.forward import ForwardShape, activation_bytes, page_bytes
 from sipd.models.program import Program
 from sipd.weights.plan import Plan, build_plan, choose_pinned
+from sipd.weights.probe import DEFAULT_READERS
 from sipd.weights.stream import StreamShape, shape_stream
 
 MIN_CONTEXT = 256  # tokens: below this no chat is of use
@@ -113,7 +114,7 @@ class Divider:
         forward = ForwardShape(parts.rows, min(self._config.max_requests, parts.rows), parts.n_pages, self._n_threads)
         return Layout(
             plan=parts.plan,
-            stream=shape_stream(parts.plan, parts.pinned, parts.slots, self._config.readers),
+            stream=shape_stream(parts.plan, parts.pinned, parts.slots, self._config.readers or DEFAULT_READERS),
             forward=forward,
             context_tokens=parts.context,
             small_tensor_bytes=small,

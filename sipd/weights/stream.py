@@ -167,11 +167,15 @@ class Stream:
                 self._counters = StreamCounters(raw.plan_bytes, raw.device_bytes, raw.busy_ns / 1e9)
             return self._counters
 
-    def close(self) -> None:
-        """Stops the readers and frees the ring."""
+    def stop(self) -> None:
+        """Stops the readers and frees the ring; the files stay open."""
         self.counters()
         with self._closing:
             if self.handle:
                 self._library.sipd_stream_destroy(self.handle)
                 self.handle = None
+
+    def close(self) -> None:
+        """Stops the readers, frees the ring and closes the files."""
+        self.stop()
         self._files.close()

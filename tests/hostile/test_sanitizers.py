@@ -37,7 +37,8 @@ def compile_with(sanitizer: str, target: Path, sources: Sequence[Path], flags: S
         pytest.skip("no C compiler here")
     probe = target.with_name("probe.c")
     probe.write_text("int main(void) { return 0; }\n")
-    built = subprocess.run([compiler, f"-fsanitize={sanitizer}", probe, "-o", target], capture_output=True, check=False)
+    command: list[str | Path] = [compiler, f"-fsanitize={sanitizer}", probe, "-o", target]
+    built = subprocess.run(command, capture_output=True, check=False)
     if built.returncode or subprocess.run([target], capture_output=True, check=False).returncode:
         pytest.skip(f"-fsanitize={sanitizer} does not work here")
     command = [compiler, *FLAGS, f"-fsanitize={sanitizer}", f"-I{KERNELS}", *flags, *sources, "-o", target, "-lm"]

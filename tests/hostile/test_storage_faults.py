@@ -1,4 +1,4 @@
-"""Storage that is late, short, interrupted, broken, shrinking or without direct reads: same tokens, or a named fault."""
+"""Storage that is late, short, interrupted, broken, shrinking or not direct: the same tokens, or a named fault."""
 
 from __future__ import annotations
 
@@ -115,9 +115,7 @@ def test_reads_that_come_late_and_out_of_order_change_no_token(
     assert run(*steps).ids == wanted * n_runs
 
 
-def test_late_reads_of_a_partly_pinned_model_change_no_token(
-    run: Run, model: Path, wanted: list[list[int]]
-) -> None:
+def test_late_reads_of_a_partly_pinned_model_change_no_token(run: Run, model: Path, wanted: list[list[int]]) -> None:
     least = needed_bytes(open_planned_model(replace(DEFAULTS, model=model, pin=True)).layout(0))
     steps: list[list[Any]] = [["set", "delay_us", 500]]
     for seed in range(8):
@@ -257,7 +255,7 @@ def test_a_file_that_shrinks_in_the_middle_of_a_reply_is_data_loss_and_the_proce
     for answer in (lost, again):
         assert (answer["reason"], answer["error"], answer["status"]) == ("error", "DataLoss", "DATA_LOSS")
         assert answer["path"] == str(model)
-        assert answer["offset"] == int(size * 0.6)
+        assert int(size * 0.6) <= answer["offset"] < size
     assert len(lost["ids"]) >= 3
     assert status["is_alive"]
 
@@ -300,9 +298,7 @@ def test_a_start_on_a_broken_disk_names_the_file(run: Run, model: Path) -> None:
     assert str(model) in answer["message"]
 
 
-def test_odd_alignments_and_a_tail_in_the_middle_of_a_block_change_no_token(
-    run: Run, wanted: list[list[int]]
-) -> None:
+def test_odd_alignments_and_a_tail_in_the_middle_of_a_block_change_no_token(run: Run, wanted: list[list[int]]) -> None:
     steps: list[list[Any]] = []
     for tile_bytes in (1, 1000, 4096, 100_000):
         for direct_io in ("auto", "off"):

@@ -11,7 +11,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, cast
 
 from sipd.engine.executor import Executor
 from sipd.engine.kv_cache import PagePool
@@ -30,6 +31,12 @@ VOCAB_SIZE = 997
 DEADLINE_S = 20.0
 BYTES_PER_PASS = 1000
 Row = tuple[int, int, int, int]
+
+
+def pass_result(status: int, **values: float) -> PassResult:
+    """What a pass did; whatever is not named is 0."""
+    numbers: dict[str, Any] = {each.name: 0 for each in fields(PassResult)} | values | {"status": status}
+    return PassResult(**numbers)
 
 
 class FakeExecutor:
@@ -75,6 +82,7 @@ class FakeExecutor:
     def run(
         self, rows: Sequence[Row], n_logits: int, pages: Sequence[Sequence[int]], is_unwanted: Callable[[], bool]
     ) -> PassResult:
+        assert not is_unwanted()
         assert [row[3] for row in rows if row[3] >= 0] == list(range(n_logits))
         assert all(len(pages[row[2]]) * binding.PAGE_POSITIONS > row[1] for row in rows)
         self.passes.append(list(rows))
@@ -85,7 +93,7 @@ class FakeExecutor:
                     break
         self.control.steps += 1
         if self.control.cancel:
-            return PassResult(binding.PASS_CANCELLED, 0, 0, 0, 0.0, 0.0)
+            return pass_result(binding.PASS_CANCELLED)
         fault = self.faults.popleft() if self.faults else self.lasting_fault
         if fault is not None:
             raise fault
@@ -95,7 +103,14 @@ class FakeExecutor:
                 logits = (ctypes.c_float * VOCAB_SIZE)()
                 logits[(token + 1) % VOCAB_SIZE] = 30.0
                 self._logits.append(logits)
-        return PassResult(binding.PASS_DONE, BYTES_PER_PASS, 100, len(rows), 0.25, 1.0)
+        return pass_result(
+            binding.PASS_DONE,
+            streamed_bytes=BYTES_PER_PASS,
+            head_bytes=100,
+            embedding_bytes=len(rows),
+            storage_wait_s=0.25,
+            total_s=1.0,
+        )
 
     def logits(self, row: int) -> Logits:
         return ctypes.cast(self._logits[row], ctypes.POINTER(ctypes.c_float))

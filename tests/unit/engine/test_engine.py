@@ -23,6 +23,7 @@ from sipd.weights.checkpoint import open_checkpoint
 from sipd.weights.tensor_table import QuantType
 from tests.builders import build_gguf
 from tests.engines import STREAMED, ask, running, submit
+from tests.unit.engine.fake_executor import pass_result
 
 SEEDED = SamplingOptions(temperature=0.8, seed=7)
 PROMPT = tuple(range(5, 30))
@@ -144,7 +145,7 @@ def test_a_pass_that_ends_early_without_a_fault_is_an_engine_fault(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running(model) as engine:
-        broken = PassResult(binding.PASS_FAULT, 0, 0, 0, 0.0, 0.0)
+        broken = pass_result(binding.PASS_FAULT)
         with monkeypatch.context() as patch:
             patch.setattr(engine._executor._forward, "run", lambda *_: broken)
             assert isinstance(ask(engine, PROMPT, 1)[1].error, EngineFault)
@@ -161,7 +162,7 @@ def test_a_cancel_while_storage_is_retried_ends_the_request(model: Path, monkeyp
             is_waiting.put(None)
             return wait(seconds, is_unwanted)
 
-        broken = PassResult(binding.PASS_FAULT, 0, 0, 0, 0.0, 0.0)
+        broken = pass_result(binding.PASS_FAULT)
         with monkeypatch.context() as patch:
             patch.setattr(engine._executor._forward, "run", lambda *_: broken)
             patch.setattr(engine._executor._stream, "fault", lambda: (StorageFault("/m", 0, "EIO"), 5))

@@ -112,7 +112,10 @@ def test_requests_that_are_alive_together_share_passes(one: Rig) -> None:
 
 
 def test_a_request_that_could_never_fit_is_refused_with_the_numbers() -> None:
-    with rig(n_pages=3) as one, pytest.raises(OverBudget, match="prompt of 90 and 50 more tokens need 5 KV pages.*holds 3"):
+    with (
+        rig(n_pages=3) as one,
+        pytest.raises(OverBudget, match=r"prompt of 90 and 50 more tokens need 5 KV pages.*holds 3"),
+    ):
         one.submit(90, 50)
 
 

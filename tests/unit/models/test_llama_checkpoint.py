@@ -115,7 +115,7 @@ def test_frequencies_stored_by_old_versions_are_not_left_over() -> None:
 
 @pytest.mark.parametrize("value", ["yes", 3, [1]])
 def test_a_rope_scaling_that_is_no_object_is_refused(value: object) -> None:
-    with pytest.raises(UnsupportedModel, match="rope_scaling is .*wanted an object"):
+    with pytest.raises(UnsupportedModel, match=r"rope_scaling is .*wanted an object"):
         program_of(hf_table(config={"rope_scaling": value}))
 
 
@@ -137,5 +137,5 @@ def test_a_partial_rotation_is_refused(place: str) -> None:
     config: dict[str, object] = {"partial_rotary_factor": 0.5}
     if place == "rope_parameters":
         config = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0} | config}
-    with pytest.raises(UnsupportedModel, match="partial_rotary_factor is 0.5"):
+    with pytest.raises(UnsupportedModel, match=r"partial_rotary_factor is 0.5"):
         program_of(hf_table(config=config))

@@ -102,7 +102,13 @@ def test_a_sliding_window_of_zero_is_none() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["token_embd.weight", "output_norm.weight", "blk.0.attn_q.weight", "blk.1.ffn_down.weight", "blk.1.attn_norm.weight"],
+    [
+        "token_embd.weight",
+        "output_norm.weight",
+        "blk.0.attn_q.weight",
+        "blk.1.ffn_down.weight",
+        "blk.1.attn_norm.weight",
+    ],
 )
 def test_a_missing_tensor_is_refused_by_name(name: str) -> None:
     with pytest.raises(TensorMismatch, match=rf"tiny\.gguf: tensor {name}: missing"):
@@ -167,7 +173,7 @@ def test_a_quantised_norm_is_refused() -> None:
     table = gguf_table()
     name = "blk.0.attn_norm.weight"
     tensors = dict(table.tensors) | {name: replace(table.tensors[name], quant_type=QuantType.Q8_0)}
-    with pytest.raises(UnsupportedModel, match="attn_norm.weight: a vector of type Q8_0"):
+    with pytest.raises(UnsupportedModel, match=r"attn_norm.weight: a vector of type Q8_0"):
         program_of(replace(table, tensors=tensors))
 
 
@@ -203,7 +209,7 @@ def test_a_bias_of_another_width_is_refused() -> None:
 
 @pytest.mark.parametrize("value", ["gpt2", "gemma3", "Llama", "", None, 7, ["llama"]])
 def test_an_unknown_architecture_is_refused_and_the_known_ones_named(value: object) -> None:
-    with pytest.raises(UnsupportedModel, match="architecture .* is not supported; wanted one of llama, qwen2"):
+    with pytest.raises(UnsupportedModel, match=r"architecture .* is not supported; wanted one of llama, qwen2"):
         program_of(gguf_table(metadata={"general.architecture": value}))
 
 

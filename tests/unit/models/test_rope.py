@@ -72,7 +72,7 @@ def test_the_kind_is_found_under_both_keys(key: str) -> None:
 
 @pytest.mark.parametrize("kind", ["yarn", "dynamic", "longrope", "su", "mrope", 3, None, ["llama3"]])
 def test_an_unknown_kind_of_scaling_is_refused_by_name(kind: object) -> None:
-    with pytest.raises(UnsupportedModel, match="rope scaling .* is not supported; wanted none, linear or llama3"):
+    with pytest.raises(UnsupportedModel, match=r"rope scaling .* is not supported; wanted none, linear or llama3"):
         rope.apply_scaling([1.0], {"rope_type": kind, "factor": 2.0}, "here")
 
 

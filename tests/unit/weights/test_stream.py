@@ -40,9 +40,7 @@ def plan_of(path: Path, tile_bytes: int = 4096) -> Plan:
     groups = []
     for row0 in range(0, n_rows, 300):
         count = min(300, n_rows - row0)
-        groups.append(
-            [Tensor(f"m{row0}", (count, 50), QuantType.F32, 0, offset + row0 * row_bytes, count * row_bytes)]
-        )
+        groups.append([Tensor(f"m{row0}", (count, 50), QuantType.F32, 0, offset + row0 * row_bytes, count * row_bytes)])
     return build_plan(groups, tile_bytes)
 
 
