@@ -18,9 +18,9 @@ from sipd.config import Config
 from sipd.engine.build import build_engine
 from sipd.engine.kv_cache import pages_for
 from sipd.engine.layout import Layout
+from sipd.engine.planned_model import PlannedModel, needed_bytes, open_planned_model
 from sipd.errors import BudgetError, ConfigError
 from sipd.memory import Ledger, open_ledger
-from sipd.planned_model import PlannedModel, needed_bytes, open_planned_model
 from sipd.process_memory import keep_heap_small, read_process_memory
 from sipd.progress_line import ProgressLine
 from sipd.size import format_size, setting_size
@@ -122,8 +122,8 @@ def _check_load(
     if needed_bytes(layout) > ledger.remaining():
         nearest = model.nearest_budget(ledger.base_bytes, lambda _ledger: None)
         raise BudgetError(
-            f"budget of {format_size(ledger.limit_bytes)} ({ledger.source}) cannot hold one request; "
-            f"wanted --budget {setting_size(nearest)} or more"
+            f"budget of {format_size(ledger.limit_bytes)} ({ledger.source}) cannot hold one request",
+            f"wanted --budget {setting_size(nearest)} or more",
         )
     if clients > layout.forward.max_logit_rows:
         raise ConfigError(

@@ -13,8 +13,8 @@ from typing import Any
 from sipd.bench_load import Counts, Phase
 from sipd.bench_storage import StorageRate
 from sipd.engine.layout import Layout
+from sipd.engine.planned_model import PlannedModel
 from sipd.memory import Ledger
-from sipd.planned_model import PlannedModel
 from sipd.process_memory import ProcessMemory
 from sipd.size import format_size
 

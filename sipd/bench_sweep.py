@@ -18,9 +18,9 @@ from sipd.bench_load import stagger
 from sipd.config import Config
 from sipd.engine.kv_cache import pages_for
 from sipd.engine.layout import Layout
+from sipd.engine.planned_model import PlannedModel, open_planned_model
 from sipd.errors import EX_SOFTWARE, ConfigError, SipdError
 from sipd.memory import default_margin_bytes
-from sipd.planned_model import PlannedModel, open_planned_model
 from sipd.process_memory import read_anonymous_bytes
 from sipd.size import format_size
 from sipd.svg_chart import Chart, Series, svg

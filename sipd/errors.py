@@ -192,7 +192,12 @@ class PullError(SipdError):
 
 
 class BudgetError(SipdError):
-    """The budget cannot hold one request; names the largest term and the nearest setting that would fit."""
+    """The budget cannot hold one request; `finding` names the terms, `advice` a setting that would fit."""
 
     reason = "BUDGET_TOO_SMALL"
     exit_code = EX_CONFIG
+
+    def __init__(self, finding: str, advice: str = "") -> None:
+        super().__init__(f"{finding}; {advice}" if advice else finding)
+        self.finding = finding
+        self.advice = advice

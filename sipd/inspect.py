@@ -35,8 +35,8 @@ def run_inspect(path: Path, *, as_json: bool) -> int:
 
 def read_hyperparameters(checkpoint: Checkpoint) -> tuple[dict[str, Any] | None, ModelError | None]:
     """Returns the numbers of the decoder, or the reason why sipd cannot run it."""
+    from sipd.engine.planned_model import read_program  # noqa: PLC0415
     from sipd.kernels import binding  # noqa: PLC0415 - the tables above need no kernels
-    from sipd.planned_model import read_program  # noqa: PLC0415
 
     try:
         library = binding.load_library()

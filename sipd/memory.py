@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sipd.cgroup import find_memory_cgroup
 from sipd.errors import BudgetError
-from sipd.process_memory import AnonymousPeak, read_anonymous_bytes
+from sipd.process_memory import AnonymousPeak, read_anonymous_bytes, read_process_memory
 from sipd.size import format_size, setting_size
 
 _MIB = 1024**2
@@ -25,6 +25,7 @@ class MemoryLimit:
 
     n_bytes: int
     source: str  # "budget", "cgroup v2", "cgroup v1" or "MemAvailable"
+    cgroup_bytes: int | None = None  # the cgroup's limit, which file pages count against as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,14 @@ def read_limit(budget_bytes: int | None, proc: Path = Path("/proc")) -> MemoryLi
     cgroup = find_memory_cgroup(proc)
     cgroup_bytes = None if cgroup is None else cgroup.limit_bytes()
     if budget_bytes is not None and (cgroup_bytes is None or budget_bytes <= cgroup_bytes):
-        return MemoryLimit(budget_bytes, "budget")
+        return MemoryLimit(budget_bytes, "budget", cgroup_bytes)
     if cgroup is not None and cgroup_bytes is not None:
-        return MemoryLimit(cgroup_bytes, f"cgroup v{cgroup.version}")
+        return MemoryLimit(cgroup_bytes, f"cgroup v{cgroup.version}", cgroup_bytes)
     available_bytes = _read_available_bytes(proc)
     if available_bytes is None:
-        raise BudgetError("no memory limit found: no cgroup limit and no readable /proc/meminfo; wanted --budget SIZE")
+        raise BudgetError(
+            "no memory limit found: no cgroup limit and no readable /proc/meminfo", "wanted --budget SIZE"
+        )
     return MemoryLimit(available_bytes, "MemAvailable")
 
 
@@ -58,9 +61,18 @@ def default_margin_bytes(limit_bytes: int) -> int:
 
 
 def open_ledger(budget_bytes: int | None) -> Ledger:
-    """Returns a ledger over the real limit, with the anonymous memory of this process now as its base."""
+    """Returns a ledger over the real limit, with the anonymous memory of this process now as its base.
+
+    A cgroup charges the pages of the program's own files too. Where they have no room beside the budget they are
+    granted: a process that loses its code pages crawls long before the kernel kills it.
+    """
     limit = read_limit(budget_bytes)
-    return Ledger(limit.n_bytes, read_anonymous_bytes(), default_margin_bytes(limit.n_bytes), limit.source)
+    ledger = Ledger(limit.n_bytes, read_anonymous_bytes(), default_margin_bytes(limit.n_bytes), limit.source)
+    if limit.cgroup_bytes is not None:
+        beside = limit.cgroup_bytes - limit.n_bytes
+        if (lacking := read_process_memory().rss_file - beside) > 0:
+            ledger.grant("program files", lacking)
+    return ledger
 
 
 class Grant:
@@ -177,7 +189,8 @@ class Ledger:
             advice += f", or {remedy(max(0, remaining))}"
         raise BudgetError(
             f"budget of {format_size(self.limit_bytes)} ({self.source}) cannot hold {largest.name} of "
-            f"{format_size(largest.n_bytes)}: largest term is {terms[0].name}; terms: {listing}; {advice}"
+            f"{format_size(largest.n_bytes)}: largest term is {terms[0].name}; terms: {listing}",
+            advice,
         )
 
     def _limit_for(self, n_bytes: int) -> int:

@@ -12,10 +12,10 @@ from typing import Any
 
 from sipd.config import Config
 from sipd.engine.layout import Layout, largest_context
+from sipd.engine.planned_model import PlannedModel, Reserve, needed_bytes, open_planned_model
 from sipd.errors import BudgetError
 from sipd.kernels.binding import PAGE_POSITIONS
 from sipd.memory import Ledger, Term, open_ledger
-from sipd.planned_model import PlannedModel, Reserve, needed_bytes, open_planned_model
 from sipd.process_memory import keep_heap_small, return_free_memory
 from sipd.size import format_size, setting_size
 
@@ -75,7 +75,8 @@ def refusal(model: PlannedModel, ledger: Ledger, layout: Layout, reserve: Reserv
         advice += f", or --context {n_tokens}"
     return BudgetError(
         f"budget of {format_size(ledger.limit_bytes)} ({ledger.source}) cannot hold one request: largest term is "
-        f"{largest.name} of {format_size(largest.n_bytes)}; {advice}"
+        f"{largest.name} of {format_size(largest.n_bytes)}",
+        advice,
     )
 
 

@@ -96,6 +96,8 @@ class Divider:
         self._n_threads = n_threads
         self._available = available
         self._page = page_bytes(program)
+        if config.ring_slots is not None and config.ring_slots < MIN_SLOTS:
+            raise ConfigError("ring_slots", f"found {config.ring_slots}, wanted at least {MIN_SLOTS}")
         groups = [[product.weight for product in step.products] for step in program.product_steps()]
         self._plan = build_plan(groups, config.tile_bytes)
         # the embedding as tiles of its own, for when even that can be kept
@@ -202,8 +204,6 @@ class Divider:
     def _divide_ring(self, rest: int) -> tuple[int, int]:
         """Ring slots, and bytes for slots beyond the least."""
         wanted = self._config.ring_slots or DEFAULT_SLOTS
-        if wanted < MIN_SLOTS:
-            raise ConfigError("ring_slots", f"found {wanted}, wanted at least {MIN_SLOTS}")
         slot = self._plan.largest_span
         extra = min(int(rest * RING_SHARE), (wanted - MIN_SLOTS) * slot)
         return MIN_SLOTS + extra // slot, extra

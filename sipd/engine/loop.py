@@ -34,6 +34,7 @@ from sipd.errors import (
     Overloaded,
     PromptTooLong,
     SipdError,
+    StorageFault,
 )
 
 _LOG = logging.getLogger("sipd.engine")
@@ -211,7 +212,7 @@ class Engine:
                 try:
                     self._pass(plan)
                     n_failed = 0
-                except SipdError as error:
+                except StorageFault as error:  # not ours: the next pass may find the disk again
                     self._fail_pass(plan, error)
                 except Exception as error:  # noqa: BLE001 - the guard that keeps one pass's fault from the others
                     n_failed += 1

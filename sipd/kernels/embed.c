@@ -56,10 +56,12 @@ static void embed_rows(void *arg, int thread) {
 }
 
 int sipd_embed(sipd_model *m) {
-  if (m->c.embedding_waits)
-    for (int t = m->c.embedding_tile0; t < m->c.embedding_tile1; t++)
-      if (!sipd_stream_acquire(m->stream, m->tiles[t].extent, 1)) return SIPD_PASS_FAULT;
   embed_job job = {.m = m};
+  for (int t = m->c.embedding_tile0; m->c.embedding_waits && t < m->c.embedding_tile1; t++) {
+    if (!sipd_stream_acquire(m->stream, m->tiles[t].extent, 1)) return SIPD_PASS_FAULT;
+    if (!m->is_counted[t]) job.bytes += m->tiles[t].n_rows * m->c.embedding_row_bytes; /* read for this pass, once */
+    m->is_counted[t] = 1;
+  }
   sipd_model_run(m, m->n_rows < 4, embed_rows, &job);
   m->counters.embedding_bytes = atomic_load(&job.bytes);
   m->counters.embedding_device_bytes = atomic_load(&job.device_bytes);

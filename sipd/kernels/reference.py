@@ -130,7 +130,7 @@ class LayerCache:
 
     def store(self, page: int, slot: int, k: F32, v: F32) -> None:
         """Keys and values (kv_heads, head_dim) of one position."""
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             self.keys[page, :, :, slot] = k.astype(np.float16)
             self.values[page, :, slot, :] = v.astype(np.float16)
 

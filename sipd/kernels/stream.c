@@ -143,7 +143,7 @@ static void *reader(void *arg) {
 
     sipd_read_fault fault = {0};
     const int failed = sipd_read_span(fd, buffer, begin, wanted, capacity, &fault);
-    if (!failed && s->config.drop_cache) posix_fadvise(fd, begin, capacity, POSIX_FADV_DONTNEED);
+    if (!failed && s->config.drop_cache && alignment == 1) posix_fadvise(fd, begin, capacity, POSIX_FADV_DONTNEED);
 
     pthread_mutex_lock(&s->mutex);
     count_time(s, now_ns());

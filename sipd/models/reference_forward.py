@@ -208,6 +208,11 @@ class ReferenceForward:
     def _embed(self, state: _Pass) -> F32:
         tensor = self._program.embedding
         x = np.empty((len(state.tokens), tensor.shape[1]), np.float32)
+        if self._has_embedding_group and not self._program.is_tied:
+            for number in range(*self._plan.group_tiles[0]):
+                if number not in self._counted:  # read for this pass, and kept
+                    self._counted.add(number)
+                    state.embedding_bytes += self._plan.tiles[number].n_rows * tensor.row_bytes
         for row, token in enumerate(state.tokens):
             raw = self._kept_row(int(token))
             if raw is None:

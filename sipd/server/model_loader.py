@@ -13,12 +13,12 @@ from pathlib import Path
 from sipd.cgroup import CONTROLLER_ADVICE, is_controller_missing
 from sipd.config import Config
 from sipd.engine.build import build_engine
-from sipd.errors import ConfigError, ModelError, TokenizerError
+from sipd.errors import BudgetError, ConfigError, ModelError, TokenizerError
 from sipd.memory import Ledger, open_ledger
 from sipd.process_memory import return_free_memory
 from sipd.server.model_text import read_model_text
 from sipd.server.served_model import QuantShare, ServedModel, WeightsFile
-from sipd.size import format_size
+from sipd.size import format_size, setting_size
 from sipd.weights.checkpoint import open_checkpoint
 from sipd.weights.tensor_table import Checkpoint
 
@@ -45,8 +45,11 @@ def load_model(config: Config) -> tuple[ServedModel, Ledger]:
     return_free_memory()
     ledger = open_ledger(config.budget)
     _LOG.info("memory: limit of %s set by %s", format_size(ledger.limit_bytes), ledger.source)
-    max_prompt_bytes = reserve_prompt_memory(ledger, config.max_prompt_bytes)
-    engine = build_engine(config, checkpoint, ledger)
+    try:
+        max_prompt_bytes = reserve_prompt_memory(ledger, config.max_prompt_bytes)
+        engine = build_engine(config, checkpoint, ledger)
+    except BudgetError as error:
+        raise _with_all_parts(error, config, ledger) from error
     if text is not None and text.vocab_size > engine.vocab_size:
         engine.stop()
         raise TokenizerError(
@@ -66,6 +69,16 @@ def load_model(config: Config) -> tuple[ServedModel, Ledger]:
         max_prompt_bytes=max_prompt_bytes,
     )
     return served, ledger
+
+
+def _with_all_parts(error: BudgetError, config: Config, ledger: Ledger) -> BudgetError:
+    """Returns the refusal with a budget that holds every part: the one that failed may not have been the last."""
+    from sipd.engine.planned_model import open_planned_model  # noqa: PLC0415 - only a refusal needs it
+
+    nearest = open_planned_model(config).nearest_budget(
+        ledger.base_bytes, lambda book: reserve_prompt_memory(book, config.max_prompt_bytes)
+    )
+    return BudgetError(error.finding, f"wanted --budget {setting_size(nearest)} or more")
 
 
 def reserve_prompt_memory(ledger: Ledger, max_prompt_bytes: int) -> int:

@@ -92,7 +92,7 @@ class Stream:
             n_extents=len(plan.extents),
             n_slots=shape.n_slots,
             n_readers=shape.n_readers,
-            drop_cache=int(drop_cache and not files.uses_direct_io),
+            drop_cache=int(drop_cache),
             slot_bytes=shape.slot_bytes,
             slack=shape.slack_bytes,
             pin_bytes=shape.pin_bytes,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sipd.planned_model import needed_bytes, open_planned_model
+from sipd.engine.planned_model import needed_bytes, open_planned_model
 from sipd.weights.gguf import read_gguf
 from sipd.weights.tensor_table import QuantType
 from tests.builders import build_gguf

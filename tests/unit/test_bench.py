@@ -17,9 +17,9 @@ from sipd.bench_storage import measure_storage, probe_extents
 from sipd.bench_sweep import COLUMNS, SweepLoad, point_command, run_sweep, sweep_budgets
 from sipd.cli import main
 from sipd.config import Config
+from sipd.engine.planned_model import open_planned_model
 from sipd.errors import BudgetError, ConfigError, SipdError
 from sipd.memory import Ledger
-from sipd.planned_model import open_planned_model
 from sipd.weights.plan import PLACE
 from tests.builders import build_gguf
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from sipd.bench_storage import measure_storage
 from sipd.config import Config
+from sipd.engine.planned_model import open_planned_model
 from sipd.memory import open_ledger
-from sipd.planned_model import open_planned_model
 from tests.benchmarks.peers.cases import Case
 from tests.benchmarks.peers.limited import drop_page_cache, run_limited
 

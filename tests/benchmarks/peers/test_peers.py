@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sipd.config import Config
-from sipd.planned_model import open_planned_model
+from sipd.engine.planned_model import open_planned_model
 from sipd.weights.tensor_table import QuantType
 from tests.benchmarks.peers.cases import CASES, CASES_BY_NAME
 from tests.benchmarks.peers.limited import run_limited

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sipd.config import Config
-from sipd.engine.build import compute_threads, divide_budget
+from sipd.engine.build import compute_threads, divide_budget, load_kernels
 from sipd.engine.layout import Layout
 from sipd.errors import ConfigError, SipdError
-from sipd.kernels import binding
 from sipd.memory import Ledger, default_margin_bytes
 from sipd.models.forward import page_bytes
 from sipd.models.program import Program
@@ -89,14 +88,7 @@ def open_planned_model(config: Config) -> PlannedModel:
     """Returns the model of `config`, checked but not loaded; raises ModelError, ConfigError or StorageFault."""
     if config.model is None:
         raise ConfigError("model", "not set, wanted a path")
-    try:
-        library = binding.load_library()
-    except OSError as error:
-        raise SipdError(f"the kernel library cannot be loaded: {error}") from error
-    try:
-        binding.isa_index(library, config.isa)
-    except ValueError as error:
-        raise ConfigError("isa", str(error)) from error
+    library = load_kernels(config.isa)
     checkpoint = open_checkpoint(config.model)
     return PlannedModel(checkpoint, read_program(checkpoint, library), config, library)
 
