@@ -133,7 +133,7 @@ void FN(sipd_attention)(const sipd_attention *a, uint8_t *scratch) {
       if (n == QUERIES && whole) {
         add_whole_chunk(sums, factor, scores, values, padded_dim);
       } else {
-        float(*weights[QUERIES])[SIPD_PAGE];
+        float (*weights[QUERIES])[SIPD_PAGE];
         for (int j = 0; j < n; j++) weights[j] = &scores[j];
         add_values(n, sums, factor, weights, n_valid, values, padded_dim);
       }

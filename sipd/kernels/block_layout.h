@@ -25,14 +25,19 @@ static inline int block_weights(int type) { return is_k_type(type) ? 256 : 32; }
 /* f16 numbers before the dwords; those of Q4_K and Q5_K count as a dword, that of Q6_K comes last. */
 static inline int head_halves(int type) {
   switch (type) {
-    case SIPD_Q4_0: case SIPD_Q5_0: case SIPD_Q8_0: return 1;
-    case SIPD_Q4_1: case SIPD_Q5_1: return 2;
+    case SIPD_Q4_0:
+    case SIPD_Q5_0:
+    case SIPD_Q8_0: return 1;
+    case SIPD_Q4_1:
+    case SIPD_Q5_1: return 2;
     default: return 0;
   }
 }
 
 static inline int tail_halves(int type) { return type == SIPD_Q6_K; }
 
-static inline int block_dwords(int type) { return (block_bytes(type) - 2 * head_halves(type) - 2 * tail_halves(type)) / 4; }
+static inline int block_dwords(int type) {
+  return (block_bytes(type) - 2 * head_halves(type) - 2 * tail_halves(type)) / 4;
+}
 
 #endif

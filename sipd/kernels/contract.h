@@ -89,7 +89,8 @@ typedef struct {
   float scale;
   const uint8_t *arena; /* KV pages */
   int64_t page_bytes;
-  int64_t layer_offset; /* of this layer inside a page: keys [kv_head][head_dim][PAGE], then values [kv_head][PAGE][head_dim] */
+  int64_t
+      layer_offset; /* of this layer inside a page: keys [kv_head][head_dim][PAGE], then values [kv_head][PAGE][head_dim] */
   const int32_t *pages; /* page index per chunk of this sequence */
 } sipd_attention;
 

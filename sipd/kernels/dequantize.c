@@ -51,7 +51,8 @@ void sipd_dequantize_row(int32_t type, const uint8_t *row, int32_t n, float *out
       const int has_min = type == SIPD_Q4_1 || type == SIPD_Q5_1, is_q5 = type == SIPD_Q5_0 || type == SIPD_Q5_1;
       const int head = has_min ? 4 : 2, bytes = head + (is_q5 ? 20 : 16), offset = has_min ? 0 : is_q5 ? 16 : 8;
       for (int b = 0; b < n / 32; b++, row += bytes) {
-        const float d = half_to_float_portable(load_u16(row)), m = has_min ? half_to_float_portable(load_u16(row + 2)) : 0;
+        const float d = half_to_float_portable(load_u16(row)),
+                    m = has_min ? half_to_float_portable(load_u16(row + 2)) : 0;
         const uint32_t high = is_q5 ? load_u32(row + head) : 0;
         const uint8_t *quants = row + head + (is_q5 ? 4 : 0);
         for (int i = 0; i < 32; i++) {
@@ -65,7 +66,8 @@ void sipd_dequantize_row(int32_t type, const uint8_t *row, int32_t n, float *out
     }
     case SIPD_Q4_K:
     case SIPD_Q5_K:
-      for (int b = 0; b < n / 256; b++) k_block(row + (int64_t)b * (type == SIPD_Q4_K ? 144 : 176), type == SIPD_Q5_K, out + 256 * b);
+      for (int b = 0; b < n / 256; b++)
+        k_block(row + (int64_t)b * (type == SIPD_Q4_K ? 144 : 176), type == SIPD_Q5_K, out + 256 * b);
       return;
     case SIPD_Q6_K:
       for (int b = 0; b < n / 256; b++, row += 210) {

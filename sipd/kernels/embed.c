@@ -37,7 +37,8 @@ static void embed_rows(void *arg, int thread) {
     const int token = m->rows[r].token;
     const uint8_t *row = pinned_row(m, token, spare);
     if (!row) {
-      const int64_t offset = c->embedding_offset + token * c->embedding_row_bytes, begin = offset / alignment * alignment;
+      const int64_t offset = c->embedding_offset + token * c->embedding_row_bytes,
+                    begin = offset / alignment * alignment;
       const int64_t wanted = offset + c->embedding_row_bytes - begin;
       const int64_t capacity = (wanted + alignment - 1) / alignment * alignment;
       sipd_read_fault fault = {0};

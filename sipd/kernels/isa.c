@@ -5,6 +5,7 @@
 #include <sys/auxv.h>
 extern const sipd_ops sipd_ops_neon_i8mm, sipd_ops_neon_dotprod, sipd_ops_neon;
 #elif defined(__x86_64__)
+#include <cpuid.h>
 extern const sipd_ops sipd_ops_avx512vnni, sipd_ops_avx2;
 #endif
 extern const sipd_ops sipd_ops_portable;
@@ -22,6 +23,14 @@ int sipd_isa_count(void) { return (int)(sizeof tables / sizeof *tables); }
 const sipd_ops *sipd_isa_ops(int i) { return tables[i]; }
 const char *sipd_isa_name(int i) { return tables[i]->name; }
 
+#if defined(__x86_64__)
+/* Not every compiler's __builtin_cpu_supports knows it. */
+static int has_f16c(void) {
+  unsigned a, b, c, d;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 int sipd_isa_is_supported(int i) {
 #if defined(__aarch64__)
   const int has_dotprod = (getauxval(AT_HWCAP) & (1UL << 20)) != 0; /* HWCAP_ASIMDDP */
@@ -30,9 +39,10 @@ int sipd_isa_is_supported(int i) {
   return 1;
 #elif defined(__x86_64__)
   if (i == 0)
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
-  if (i == 1) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vnni");
+  if (i == 1) return __builtin_cpu_supports("avx2") && has_f16c();
   return 1;
 #else
   (void)i;

@@ -162,8 +162,8 @@ INLINE void walk_panel(const int type, const int is_packed, const int R, const s
   }
 }
 
-INLINE void few_rows(const int type, const int is_packed, const int R, const sipd_matmul *m, const uint8_t *rows,
-                     int o, int lanes) {
+INLINE void few_rows(const int type, const int is_packed, const int R, const sipd_matmul *m, const uint8_t *rows, int o,
+                     int lanes) {
   vf acc[FEW_ROWS];
   for (int r = 0; r < R; r++) acc[r] = splat(0.0f);
   walk_panel(type, is_packed, R, m, rows, (unit_sink){m->xq, m->n_in / 32, acc, NULL});
@@ -185,7 +185,8 @@ INLINE void many_rows(const int type, const int R, const sipd_matmul *m, const u
 }
 
 /* All rows over n unpacked panels: a group of rows meets every panel before the next group comes. */
-INLINE void sweep_rows(const int type, const sipd_matmul *m, const uint8_t *scratch, int64_t panel_bytes, int n, int o) {
+INLINE void sweep_rows(const int type, const sipd_matmul *m, const uint8_t *scratch, int64_t panel_bytes, int n,
+                       int o) {
   for (int row = 0; row < m->n_rows;) {
     const int left = m->n_rows - row, R = left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
     for (int i = 0; i < n; i++) {

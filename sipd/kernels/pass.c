@@ -35,7 +35,8 @@ static int64_t scratch_bytes(const sipd_model_config *c) {
   const int64_t sweep = n_units * 8 * 16 + (unpacked > (256 << 10) ? unpacked : (256 << 10) + unpacked);
   const int64_t padded = (c->head_dim + 15) / 16 * 16, queries = 16 * (c->n_heads / c->n_kv_heads);
   const int64_t attention = 2 * SIPD_PAGE * padded * 4 + queries * (padded * 4 + 8);
-  const int64_t panel = SIPD_PANEL * (int64_t)input_width(c) * 4 + 2 * 4096, row = 4 * c->embedding_row_bytes + 4 * 4096;
+  const int64_t panel = SIPD_PANEL * (int64_t)input_width(c) * 4 + 2 * 4096,
+                row = 4 * c->embedding_row_bytes + 4 * 4096;
   int64_t most = sweep > attention ? sweep : attention;
   if (panel > most) most = panel;
   return aligned((row > most ? row : most) + 4096);
@@ -108,7 +109,8 @@ sipd_model *sipd_model_create(const sipd_model_config *config, int isa, sipd_poo
   m->page_bytes = sipd_page_bytes(config);
   m->pages_bytes = m->page_bytes * config->n_pages;
   m->pages = map_pages(m->pages_bytes);
-  if (!m->tiles || !m->matrices || !m->program || !m->inverse_frequencies || !m->is_packed || !m->is_counted || !m->arena || !m->pages) {
+  if (!m->tiles || !m->matrices || !m->program || !m->inverse_frequencies || !m->is_packed || !m->is_counted ||
+      !m->arena || !m->pages) {
     sipd_model_destroy(m);
     return NULL;
   }

@@ -23,7 +23,8 @@ static void run_items(void *arg, int thread) {
   for (int item, i = 0; (item = atomic_fetch_add(&b->next, 1)) < b->n_items;) {
     while (item >= b->first_item[i + 1]) i++;
     sipd_matmul product = b->products[i];
-    const int n_panels = (product.n_out + SIPD_PANEL - 1) / SIPD_PANEL, panel0 = (item - b->first_item[i]) * b->grain[i];
+    const int n_panels = (product.n_out + SIPD_PANEL - 1) / SIPD_PANEL,
+              panel0 = (item - b->first_item[i]) * b->grain[i];
     const int panel1 = panel0 + b->grain[i] < n_panels ? panel0 + b->grain[i] : n_panels;
     if (b->repack[i]) {
       for (int p = panel0; p < panel1 && p < product.n_out / SIPD_PANEL; p++)
@@ -56,10 +57,20 @@ static void add_product(batch *b, int t, const uint8_t *data) {
   int64_t stride;
   float *out = output(m, w, &stride) + tile->row0;
   const int n_rows = w->buffer == SIPD_BUFFER_LOGITS ? m->n_logits : m->n_rows, i = b->n++;
-  b->products[i] = (sipd_matmul){
-      .type = w->type, .is_packed = m->is_packed[t], .n_in = w->n_in, .n_out = tile->n_rows, .row_bytes = w->row_bytes,
-      .w = data + tile->offset, .xq = m->quantized, .xf = m->input, .xf_stride = w->n_in, .n_rows = n_rows, .add = w->add,
-      .out = out, .out_stride = stride, .bias = w->bias ? w->bias + tile->row0 : NULL};
+  b->products[i] = (sipd_matmul){.type = w->type,
+                                 .is_packed = m->is_packed[t],
+                                 .n_in = w->n_in,
+                                 .n_out = tile->n_rows,
+                                 .row_bytes = w->row_bytes,
+                                 .w = data + tile->offset,
+                                 .xq = m->quantized,
+                                 .xf = m->input,
+                                 .xf_stride = w->n_in,
+                                 .n_rows = n_rows,
+                                 .add = w->add,
+                                 .out = out,
+                                 .out_stride = stride,
+                                 .bias = w->bias ? w->bias + tile->row0 : NULL};
   b->repack[i] = is_pinned && m->c.repack && !m->is_packed[t] && sipd_can_pack(w->type);
   b->tile[i] = t;
   const int n_panels = (tile->n_rows + SIPD_PANEL - 1) / SIPD_PANEL;

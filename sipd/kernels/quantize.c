@@ -14,21 +14,18 @@ void FN(sipd_quantize)(const float *x, int32_t n, sipd_q8_block *out) {
       const vi magnitude = (vi)v[i] & sign, is_more = magnitude > top;
       top = (magnitude & is_more) | (top & ~is_more);
     }
-    int32_t bits = 0;
-    for (int l = 0; l < W; l++) bits = top[l] > bits ? top[l] : bits;
+    const int32_t bits = lane_max(top);
     float largest;
     memcpy(&largest, &bits, 4);
     const float inverse = largest > 0x1p-120f ? 127.0f / largest : 0.0f;
-    vi sum[VECTORS];
+    vi sums[2] = {splat_i(0), splat_i(0)}; /* of the first and the last 16 */
     for (int i = 0; i < VECTORS; i++) {
-      /* adding 1.5 * 2^23 rounds to the nearest even integer and leaves it in the low bits */
-      vi q = (vi)(v[i] * inverse + 12582912.0f) - 0x4B400000;
-      for (int l = 0; l < W; l++) out->q[i * W + l] = (int8_t)q[l];
-      sum[i] = q;
+      /* adding 1.5 * 2^23 rounds to the nearest even integer and leaves it in the low byte */
+      const vi q = (vi)(v[i] * inverse + 12582912.0f) - 0x4B400000;
+      store_bytes(out->q + i * W, q);
+      sums[i * W / 16] += (q << 24) >> 24; /* a NaN leaves no number: what is summed is what is stored */
     }
-    int32_t low = 0, high = 0;
-    for (int i = 0; i < VECTORS; i++)
-      for (int l = 0; l < W; l++) *(i * W + l < 16 ? &low : &high) += (int8_t)sum[i][l];
+    const int32_t low = lane_sum(sums[0]), high = lane_sum(sums[1]);
     out->d = largest / 127.0f;
     out->s = out->d * (float)(low + high);
     out->nsum8 = -8 * (low + high);

@@ -37,10 +37,22 @@ void sipd_rope_angles(int32_t position, const float *inverse_frequencies, int32_
     r = r - turns * 2.02226624879595063154e-21;
     const double s = kernel_sin(r), c = kernel_cos(r);
     switch ((int64_t)turns & 3) {
-      case 0: cos_sin[i] = (float)c; cos_sin[n + i] = (float)s; break;
-      case 1: cos_sin[i] = (float)-s; cos_sin[n + i] = (float)c; break;
-      case 2: cos_sin[i] = (float)-c; cos_sin[n + i] = (float)-s; break;
-      default: cos_sin[i] = (float)s; cos_sin[n + i] = (float)-c; break;
+      case 0:
+        cos_sin[i] = (float)c;
+        cos_sin[n + i] = (float)s;
+        break;
+      case 1:
+        cos_sin[i] = (float)-s;
+        cos_sin[n + i] = (float)c;
+        break;
+      case 2:
+        cos_sin[i] = (float)-c;
+        cos_sin[n + i] = (float)-s;
+        break;
+      default:
+        cos_sin[i] = (float)s;
+        cos_sin[n + i] = (float)-c;
+        break;
     }
   }
 }

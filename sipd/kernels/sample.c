@@ -102,7 +102,8 @@ static int32_t draw(const float *logits, int32_t n, float largest, const sipd_sa
   if (is_ranked) {
     /* sort only as deep as the filters can reach: widen until they are decided */
     double all = 0.0;
-    for (int32_t i = 0; i < n && o->top_p < 1.0f && o->top_k <= 0; i++) all = all + weight(logits[i], largest, o->temperature);
+    for (int32_t i = 0; i < n && o->top_p < 1.0f && o->top_k <= 0; i++)
+      all = all + weight(logits[i], largest, o->temperature);
     for (float reach = 4.0f;; reach = reach * 2.0f) {
       count = gather(logits, n, largest, o->temperature, reach, work);
       const int is_all = count == n || reach > 1.0e4f;
@@ -117,7 +118,8 @@ static int32_t draw(const float *logits, int32_t n, float largest, const sipd_sa
         for (int32_t i = 0; i < count; i++) total = total + weight(work[i].logit, largest, o->temperature);
       }
       int32_t kept = 0;
-      while (kept < count && sum < (double)o->top_p * total) sum = sum + weight(work[kept++].logit, largest, o->temperature);
+      while (kept < count && sum < (double)o->top_p * total)
+        sum = sum + weight(work[kept++].logit, largest, o->temperature);
       const int is_decided = sum >= (double)o->top_p * total || is_all || o->top_k > 0;
       if (!is_decided) continue;
       count = kept > 0 ? kept : 1;

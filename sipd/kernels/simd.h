@@ -216,9 +216,7 @@ INLINE vf gather_half(const uint8_t *p, int64_t stride) {
 INLINE vf to_float(vi v) { return (vf)vcvtq_f32_s32((int32x4_t)v); }
 INLINE vf vmax(vf a, vf b) { return (vf)vmaxq_f32((float32x4_t)a, (float32x4_t)b); }
 INLINE vf vmin(vf a, vf b) { return (vf)vminq_f32((float32x4_t)a, (float32x4_t)b); }
-INLINE vf load_half(const uint8_t *p) {
-  return (vf)vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
-}
+INLINE vf load_half(const uint8_t *p) { return (vf)vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p))); }
 INLINE void store_half(uint8_t *p, vf v) { vst1_u8(p, vreinterpret_u8_f16(vcvt_f16_f32((float32x4_t)v))); }
 INLINE vf low_half(vu v) { return (vf)vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32((uint32x4_t)v))); }
 
@@ -338,6 +336,34 @@ INLINE vf gather_half(const uint8_t *p, int64_t stride) {
 }
 #endif
 
+/* The low byte of every lane, the sum and the largest of all lanes: integers, so no order matters. */
+#if defined(SIPD_AVX512)
+INLINE void store_bytes(int8_t *p, vi v) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((__m512i)v)); }
+INLINE int32_t lane_sum(vi v) { return _mm512_reduce_add_epi32((__m512i)v); }
+INLINE int32_t lane_max(vi v) { return _mm512_reduce_max_epi32((__m512i)v); }
+#elif defined(SIPD_NEON)
+INLINE void store_bytes(int8_t *p, vi v) {
+  const int16x4_t halves = vmovn_s32((int32x4_t)v);
+  vst1_lane_s32((int32_t *)(void *)p, vreinterpret_s32_s8(vmovn_s16(vcombine_s16(halves, halves))), 0);
+}
+INLINE int32_t lane_sum(vi v) { return vaddvq_s32((int32x4_t)v); }
+INLINE int32_t lane_max(vi v) { return vmaxvq_s32((int32x4_t)v); }
+#else
+INLINE void store_bytes(int8_t *p, vi v) {
+  for (int l = 0; l < W; l++) p[l] = (int8_t)v[l];
+}
+INLINE int32_t lane_sum(vi v) {
+  int32_t sum = 0;
+  for (int l = 0; l < W; l++) sum += v[l];
+  return sum;
+}
+INLINE int32_t lane_max(vi v) {
+  int32_t top = v[0];
+  for (int l = 1; l < W; l++) top = v[l] > top ? v[l] : top;
+  return top;
+}
+#endif
+
 /* The dword at the start of each of W rows. */
 #if defined(SIPD_AVX512) || defined(SIPD_AVX2)
 INLINE __m128i gather4_u32(const uint8_t *p, int64_t stride) {
@@ -347,7 +373,8 @@ INLINE __m128i gather4_u32(const uint8_t *p, int64_t stride) {
   return _mm_insert_epi32(v, (int)load_u32(p + 3 * stride), 3);
 }
 INLINE __m256i gather8_u32(const uint8_t *p, int64_t stride) {
-  return _mm256_inserti128_si256(_mm256_castsi128_si256(gather4_u32(p, stride)), gather4_u32(p + 4 * stride, stride), 1);
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(gather4_u32(p, stride)), gather4_u32(p + 4 * stride, stride),
+                                 1);
 }
 #endif
 INLINE vu gather_u32(const uint8_t *p, int64_t stride) {

@@ -81,7 +81,15 @@ typedef struct {
   int32_t n_rows;
 } sipd_tile;
 
-enum { SIPD_BUFFER_X, SIPD_BUFFER_Q, SIPD_BUFFER_K, SIPD_BUFFER_V, SIPD_BUFFER_GATE, SIPD_BUFFER_UP, SIPD_BUFFER_LOGITS };
+enum {
+  SIPD_BUFFER_X,
+  SIPD_BUFFER_Q,
+  SIPD_BUFFER_K,
+  SIPD_BUFFER_V,
+  SIPD_BUFFER_GATE,
+  SIPD_BUFFER_UP,
+  SIPD_BUFFER_LOGITS
+};
 
 typedef struct {
   int32_t type;

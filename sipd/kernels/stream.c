@@ -124,7 +124,8 @@ static void *reader(void *arg) {
   for (;;) {
     int64_t sequence = 0;
     int32_t e = -1;
-    while (!s->stop && (s->paused || s->has_fault || (e = claim(s, &sequence)) < 0)) pthread_cond_wait(&s->work, &s->mutex);
+    while (!s->stop && (s->paused || s->has_fault || (e = claim(s, &sequence)) < 0))
+      pthread_cond_wait(&s->work, &s->mutex);
     if (s->stop) break;
     const sipd_extent *extent = &s->extents[e];
     slot *target = sequence < 0 ? NULL : &s->slots[sequence % s->config.n_slots];
@@ -305,8 +306,7 @@ const uint8_t *sipd_stream_acquire(sipd_stream *s, int32_t extent, int32_t wait)
   }
   s->acquire_sequence = sequence + 1;
   s->acquired_extent = extent;
-  return s->ring + sequence % s->config.n_slots * s->config.slot_bytes +
-         x->offset % PLACE;
+  return s->ring + sequence % s->config.n_slots * s->config.slot_bytes + x->offset % PLACE;
 }
 
 void sipd_stream_release(sipd_stream *s, int32_t extent) {

@@ -16,7 +16,10 @@ enum { KIND_SYMMETRIC, KIND_MINIMUM, KIND_HALVES };
 
 INLINE int unit_kind(int type) {
   switch (type) {
-    case SIPD_Q4_1: case SIPD_Q5_1: case SIPD_Q4_K: case SIPD_Q5_K: return KIND_MINIMUM;
+    case SIPD_Q4_1:
+    case SIPD_Q5_1:
+    case SIPD_Q4_K:
+    case SIPD_Q5_K: return KIND_MINIMUM;
     case SIPD_Q6_K: return KIND_HALVES;
     default: return KIND_SYMMETRIC;
   }

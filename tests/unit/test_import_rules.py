@@ -14,8 +14,9 @@ SHARED = frozenset(
     {"cgroup", "config", "errors", "listen_address", "memory", "process_memory", "progress_line", "size"}
 )
 BELOW = {
-    "server": {"text", "engine", "models", "weights", "kernels", "v1"},
+    "server": {"text", "planned_model", "engine", "models", "weights", "kernels", "v1"},
     "text": set[str](),
+    "planned_model": {"engine", "models", "weights", "kernels"},
     "engine": {"models", "weights", "kernels"},
     "models": {"weights", "kernels"},
     "weights": {"kernels"},
