@@ -24,10 +24,10 @@ MIN_CONTEXT = 256  # tokens: below this no chat is of use
 MAX_DEFAULT_CONTEXT = 8192  # tokens: more is asked for by name
 MAX_DEFAULT_ROWS = 2048  # rows of a pass: beyond this, compute far outweighs what one pass less would save
 MIN_SLOTS = 3  # one computed, one read, one between
-DEFAULT_SLOTS = 8
+DEFAULT_SLOTS = 12
 # Shares of what is left after the minimum of everything; the rest is pinned.
 KV_TERM = "KV cache"
-KV_SHARE, ROWS_SHARE, RING_SHARE = 0.2, 0.2, 0.1
+KV_SHARE, ROWS_SHARE, RING_SHARE = 0.15, 0.1, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +191,10 @@ class Divider:
             raise ConfigError(
                 "rows_per_pass", f"found {top}, wanted at least max_requests, {self._config.max_requests}"
             )
+        if self._config.rows_per_pass is None:  # no pass has more rows than a request has positions
+            top = min(top, self._config.context or self._program.hyperparameters.context_length)
         if top <= least.rows:
-            return top, 0
+            return min(top, least.rows), 0
         least_bytes = self._activations(least.rows)
         row_bytes = self._activations(least.rows + 1) - least_bytes
         extra = min(int(rest * ROWS_SHARE), (top - least.rows) * row_bytes)

@@ -132,6 +132,7 @@ class ModelConfig(Structure):
         ("embedding_type", c_int32),
         ("embedding_tile0", c_int32),
         ("embedding_tile1", c_int32),
+        ("keeps_float", c_int32),
         ("embedding_waits", c_int32),
         ("embedding_offset", c_int64),
         ("embedding_row_bytes", c_int64),

@@ -23,8 +23,8 @@ struct sipd_model {
   uint8_t *arena; /* all of the below */
   int64_t arena_bytes;
   float *x;                 /* max_rows x d_model: the residual stream */
-  float *input;             /* max_rows x input_width: what the next products read, in f32 */
-  sipd_q8_block *quantized; /* max_rows x input_width / 32: the same, quantised */
+  float *normed;            /* max_rows x d_model when a product reads f32 from it, else one row a thread */
+  sipd_q8_block *quantized; /* max_rows x input_width / 32: what the next products read */
   float *q, *k, *v;         /* max_rows x heads * head_dim */
   float *gate, *up;         /* max_rows x d_ff */
   float *logits;            /* max_logit_rows x vocab_size */
@@ -33,6 +33,7 @@ struct sipd_model {
   int32_t *positions;       /* max_rows */
   uint8_t *scratch[MAX_THREADS];
   int64_t scratch_bytes;
+  const float *input; /* what the next products read, in f32: normed rows, attention in q, or silu in gate */
   int32_t input_width;
 
   uint8_t *pages;

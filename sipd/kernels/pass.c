@@ -53,13 +53,18 @@ static int64_t place(sipd_model *m, uint8_t *base, int n_threads) {
     at += aligned((int64_t)(count) * (int64_t)sizeof *m->field); \
   } while (0)
   PLACE(x, rows * c->d_model);
-  PLACE(input, rows * width);
+  PLACE(normed, c->keeps_float ? rows * c->d_model : (int64_t)n_threads * c->d_model);
   PLACE(quantized, rows * width / 32);
+  /* q, k and v are done with before gate and up are written */
+  const int64_t begin = at;
   PLACE(q, rows * c->n_heads * c->head_dim);
   PLACE(k, rows * c->n_kv_heads * c->head_dim);
   PLACE(v, rows * c->n_kv_heads * c->head_dim);
+  const int64_t attention_end = at;
+  at = begin;
   PLACE(gate, rows * c->d_ff);
   PLACE(up, rows * c->d_ff);
+  if (at < attention_end) at = attention_end;
   PLACE(cos_sin, rows * c->n_rot);
   PLACE(positions, rows);
   PLACE(logits, (int64_t)c->max_logit_rows * c->vocab_size);
@@ -141,20 +146,19 @@ typedef struct {
   _Atomic int32_t next;
 } row_job;
 
-static void quantize_input(sipd_model *m, const sipd_op *op, int row, int width) {
-  if (op->quantize)
-    m->ops->quantize(m->input + (int64_t)row * width, width, m->quantized + (int64_t)row * (width / 32));
+static void quantize_row(sipd_model *m, const sipd_op *op, const float *x, int row, int width) {
+  if (op->quantize) m->ops->quantize(x, width, m->quantized + (int64_t)row * (width / 32));
 }
 
 static void norm_rows(void *arg, int thread) {
-  (void)thread;
   row_job *job = arg;
   sipd_model *m = job->m;
   const int d = m->c.d_model;
   const float *from = job->op->layer < 0 ? m->selected : m->x;
   for (int r; (r = atomic_fetch_add(&job->next, 1)) < job->n_rows;) {
-    m->ops->rms_norm(from + (int64_t)r * d, job->op->weight, d, m->c.rms_eps, m->input + (int64_t)r * d);
-    quantize_input(m, job->op, r, d);
+    float *out = m->normed + (int64_t)(m->c.keeps_float ? r : thread) * d;
+    m->ops->rms_norm(from + (int64_t)r * d, job->op->weight, d, m->c.rms_eps, out);
+    quantize_row(m, job->op, out, r, d);
   }
 }
 
@@ -164,16 +168,18 @@ static void silu_rows(void *arg, int thread) {
   sipd_model *m = job->m;
   const int n = m->c.d_ff;
   for (int r; (r = atomic_fetch_add(&job->next, 1)) < job->n_rows;) {
-    m->ops->silu_mul(m->gate + (int64_t)r * n, m->up + (int64_t)r * n, n, m->input + (int64_t)r * n);
-    quantize_input(m, job->op, r, n);
+    float *out = m->gate + (int64_t)r * n;
+    m->ops->silu_mul(out, m->up + (int64_t)r * n, n, out);
+    quantize_row(m, job->op, out, r, n);
   }
 }
 
-static void quantize_rows(void *arg, int thread) {
+static void quantize_attention(void *arg, int thread) {
   (void)thread;
   row_job *job = arg;
+  const int n = job->m->c.n_heads * job->m->c.head_dim;
   for (int r; (r = atomic_fetch_add(&job->next, 1)) < job->n_rows;)
-    quantize_input(job->m, job->op, r, job->m->c.n_heads * job->m->c.head_dim);
+    quantize_row(job->m, job->op, job->m->q + (int64_t)r * n, r, n);
 }
 
 static void run_rows(sipd_model *m, const sipd_op *op, int n_rows, void (*job)(void *, int)) {
@@ -220,16 +226,23 @@ int sipd_model_pass(sipd_model *m, const sipd_row *rows, int32_t n_rows, int32_t
   for (int i = 0; i < m->c.n_ops && status == SIPD_PASS_DONE; i++) {
     const sipd_op *op = &m->program[i];
     switch (op->kind) {
-      case SIPD_OP_NORM: run_rows(m, op, op->layer < 0 ? n_logits : n_rows, norm_rows); break;
+      case SIPD_OP_NORM:
+        run_rows(m, op, op->layer < 0 ? n_logits : n_rows, norm_rows);
+        m->input = m->normed;
+        break;
       case SIPD_OP_MATMUL:
         status = sipd_pass_matmul(m, op, &m->counters.storage_wait_ns);
         if (status == SIPD_PASS_DONE) count_streamed(m, op);
         break;
       case SIPD_OP_ATTENTION:
         sipd_pass_attention(m, op);
-        run_rows(m, op, n_rows, quantize_rows);
+        run_rows(m, op, n_rows, quantize_attention);
+        m->input = m->q;
         break;
-      case SIPD_OP_SILU: run_rows(m, op, n_rows, silu_rows); break;
+      case SIPD_OP_SILU:
+        run_rows(m, op, n_rows, silu_rows);
+        m->input = m->gate;
+        break;
       case SIPD_OP_SELECT: select_rows(m); break;
       default: break;
     }

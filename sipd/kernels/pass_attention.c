@@ -57,21 +57,22 @@ static void attend(void *arg, int thread) {
     const int n_rows = row_block(m, job->n_blocks - 1 - item / n_groups, &row0),
               head0 = item % n_groups * job->head_group;
     const int64_t stride = (int64_t)c->n_heads * c->head_dim;
-    const sipd_attention a = {.q = m->q + row0 * stride,
-                              .out = m->input + row0 * stride,
-                              .q_stride = stride,
-                              .positions = m->positions + row0,
-                              .n_rows = n_rows,
-                              .head0 = head0,
-                              .n_heads = job->head_group,
-                              .kv_head = head0 / (c->n_heads / c->n_kv_heads),
-                              .n_kv_heads = c->n_kv_heads,
-                              .head_dim = c->head_dim,
-                              .scale = c->attention_scale,
-                              .arena = m->pages,
-                              .page_bytes = m->page_bytes,
-                              .layer_offset = job->layer * (m->page_bytes / c->n_layers),
-                              .pages = m->page_list + m->page_starts[m->rows[row0].sequence]};
+    const sipd_attention a = {
+        .q = m->q + row0 * stride,
+        .out = m->q + row0 * stride, /* an item reads its own queries for the last time before it writes */
+        .q_stride = stride,
+        .positions = m->positions + row0,
+        .n_rows = n_rows,
+        .head0 = head0,
+        .n_heads = job->head_group,
+        .kv_head = head0 / (c->n_heads / c->n_kv_heads),
+        .n_kv_heads = c->n_kv_heads,
+        .head_dim = c->head_dim,
+        .scale = c->attention_scale,
+        .arena = m->pages,
+        .page_bytes = m->page_bytes,
+        .layer_offset = job->layer * (m->page_bytes / c->n_layers),
+        .pages = m->page_list + m->page_starts[m->rows[row0].sequence]};
     m->ops->attention(&a, m->scratch[thread]);
   }
 }

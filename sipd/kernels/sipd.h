@@ -104,7 +104,7 @@ typedef struct {
 
 enum { SIPD_OP_NORM, SIPD_OP_MATMUL, SIPD_OP_ATTENTION, SIPD_OP_SILU, SIPD_OP_SELECT };
 
-/* One step of a pass. NORM, ATTENTION and SILU leave the input of the next products in f32 and, if asked, quantised. */
+/* One step of a pass. NORM, ATTENTION and SILU leave the input of the next products, quantised if asked. */
 typedef struct {
   int32_t kind;
   int32_t layer;
@@ -127,6 +127,7 @@ typedef struct {
   int32_t embedding_file;
   int32_t embedding_type;
   int32_t embedding_tile0, embedding_tile1; /* tiles that hold the embedding's rows, when some are pinned */
+  int32_t keeps_float;                      /* some product reads f32 activations */
   int32_t embedding_waits;                  /* those tiles are loaded for the embedding alone: wait for them */
   int64_t embedding_offset, embedding_row_bytes;
   const float *inverse_frequencies; /* n_rot / 2 */

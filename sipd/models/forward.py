@@ -72,6 +72,7 @@ def native_config(program: Program, plan: Plan, shape: ForwardShape) -> binding.
         n_tiles=len(plan.tiles),
         n_matrices=len(plan.matrices),
         head_tile0=plan.group_tiles[-1][0],
+        keeps_float=int(any(tensor.quant_type in _FLOAT_TYPES for tensor in plan.matrices)),
         embedding_file=embedding.file_index,
         embedding_type=embedding.quant_type.type_id,
         embedding_offset=embedding.file_offset,
