@@ -36,6 +36,7 @@ def build_engine(config: Config, checkpoint: Checkpoint, ledger: Ledger) -> Engi
     """A running engine; raises ModelError, BudgetError, ConfigError or StorageFault. Reads begin at once."""
     library = load_kernels(config.isa)
     files = WeightFiles(checkpoint.files, checkpoint.file_sizes, direct=config.direct_io)
+    stream: Stream | None = None
     try:
         program = build_program(checkpoint, lambda tensor: list(read_f32(library, files, tensor)))
         layout = divide_budget(library, program, config, ledger.remaining())
@@ -44,11 +45,13 @@ def build_engine(config: Config, checkpoint: Checkpoint, ledger: Ledger) -> Engi
             forward, stream = _twin(program, layout, files)
         else:
             shape = layout.stream
-            if config.readers is None and layout.streamed_bytes > 0:
+            if config.readers is None and layout.streamed_bytes > 0 and files.uses_direct_io:
                 shape = replace(shape, n_readers=_probed_readers(library, layout, files))
             stream = Stream(library, layout.plan, files, shape, drop_cache=layout.streamed_bytes > 0)
             forward = Forward(library, program, layout.plan, stream, files, layout.forward, isa=config.isa)
     except BaseException:
+        if stream is not None:
+            stream.stop()  # its readers hold the descriptors
         files.close()
         raise
     executor = Executor(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sipd.errors import DataLoss, EngineFault, SipdError, StorageFault
@@ -59,8 +60,9 @@ class Executor:
         Raises DataLoss when a file ends early or was changed.
         """
         pauses = iter(RETRY_PAUSES_S)
+        result: PassResult | None = None
         while True:
-            result = self._forward.run(rows, n_logits, pages)
+            result = self._forward.run(rows, n_logits, pages).after(result)
             if result.status == binding.PASS_DONE:
                 if result.streamed_bytes:
                     self._stream.check_files()  # bytes of two versions of a file make fluent nonsense
@@ -80,7 +82,7 @@ class Executor:
             _LOG.warning("%s; trying again in %g s", fault, pause)
             if self._wait(pause, is_unwanted):
                 self._try_to_recover()
-                return PassResult(binding.PASS_CANCELLED, 0, 0, 0, 0, 0.0, 0.0)
+                return replace(result, status=binding.PASS_CANCELLED)
             self._try_to_recover()
 
     @staticmethod

@@ -39,6 +39,7 @@ from sipd.errors import (
 
 _LOG = logging.getLogger("sipd.engine")
 IDLE_TICK_S = 1.0  # how often an idle engine shows that it is alive
+PARKED_TICK_S = 0.02  # how often an engine looks again whose readers are all behind
 MAX_FAILED_PASSES = 5  # in a row, for reasons of ours: then the engine gives up and says so
 
 
@@ -209,6 +210,9 @@ class Engine:
         try:
             while self._wait_for_work():
                 plan = self._scheduler.plan_pass()
+                if not plan.rows:  # every reader is behind
+                    self._rest()
+                    continue
                 try:
                     self._pass(plan)
                     n_failed = 0
@@ -244,6 +248,12 @@ class Engine:
                 request.usage.queue_s = time.monotonic() - self._submitted[request]
                 request.sink.started()
             return True
+
+    def _rest(self) -> None:
+        """Waits a moment for readers to catch up."""
+        with self._wake:
+            self._n_idle_ticks += 1
+            self._wake.wait(PARKED_TICK_S)
 
     def _drop_unwanted(self) -> None:
         """Ends sequences and queued requests that were cancelled or whose deadline has passed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -72,6 +73,10 @@ class Sink(Protocol):
         """Called exactly once, last."""
 
 
+def _never_behind() -> bool:
+    return False
+
+
 @dataclass(eq=False, slots=True)
 class Request:
     """One generation. Fields up to `sink` are set by the server; the rest belongs to the engine thread."""
@@ -83,6 +88,7 @@ class Request:
     sink: Sink
     end_ids: frozenset[int] = frozenset()  # generation ends when one of these is sampled
     deadline: float | None = None  # time.monotonic() seconds
+    is_reader_behind: Callable[[], bool] = _never_behind  # then the request sits passes out; its pages stay
 
     output_ids: list[int] = field(default_factory=list)
     n_computed: int = 0  # positions whose keys and values are in the cache
@@ -115,7 +121,7 @@ class EngineStatus:
     device_bytes_total: int
     head_bytes_total: int
     embedding_bytes_total: int
-    read_bytes_per_s: float  # recent passes: bytes over the time readers were busy
+    read_bytes_per_s: float  # since start: bytes over the time readers were busy
     storage_wait_s_total: float
     compute_s_total: float
     storage_idle_s_total: float  # passes without a read in flight

@@ -90,10 +90,14 @@ class Scheduler:
         sequence.pages.release()
 
     def plan_pass(self) -> PassPlan:
-        """The next pass: a row for every decoder, then prompt rows in the order of arrival up to the cap."""
-        left = self._max_rows - sum(1 for sequence in self.active if sequence.n_left == 1)
+        """The next pass: a row for every decoder, then prompt rows in the order of arrival up to the cap.
+
+        Sequences whose reader is behind sit it out; the plan is empty when that leaves nobody.
+        """
+        ready = [sequence for sequence in self.active if not sequence.request.is_reader_behind()]
+        left = self._max_rows - sum(1 for sequence in ready if sequence.n_left == 1)
         plan = PassPlan()
-        for sequence in self.active:
+        for sequence in ready:
             if sequence.n_left == 1:
                 sequence.n_rows = 1
             else:

@@ -92,7 +92,7 @@ static void widen_chunk(const sipd_attention *a, int chunk, float *keys, float *
           d < a->head_dim ? half_to_float_portable(load_u16(v + 2 * (t * a->head_dim + d))) : 0.0f;
 }
 
-/* Scratch: see sipd_attention_scratch. */
+/* Scratch: see scratch_bytes in pass.c. */
 void FN(sipd_attention)(const sipd_attention *a, uint8_t *scratch) {
   const int padded_dim = (a->head_dim + 15) / 16 * 16;
   const int n_queries = a->n_rows * a->n_heads;

@@ -304,7 +304,6 @@ _SIGNATURES = {
         ],
     ),
     "sipd_model_logits": (POINTER(c_float), [c_void_p, c_int32]),
-    "sipd_model_pages": (c_void_p, [c_void_p]),
     "sipd_sample": (c_int32, [POINTER(c_float), c_int32, POINTER(Sampling), c_void_p, POINTER(SampleOut)]),
     "sipd_dequantize_row": (None, [c_int32, c_void_p, c_int32, c_void_p]),
     "sipd_rope_angles": (None, [c_int32, c_void_p, c_int32, c_void_p]),

@@ -1,7 +1,7 @@
 /* The arithmetic contract (version SIPD_CONTRACT_VERSION), kept by every operation on every ISA and by reference.py.
  *
  * 1. All arithmetic is IEEE binary32, round to nearest even, no contraction (the build says -ffp-contract=off).
- *    No libm: exp and sin/cos are the fixed polynomials of exp.h and rope.c.
+ *    No libm: exp and sin/cos are the fixed polynomials of exp.h and rope_angles.c.
  * 2. Activations that meet block-quantised weights are quantised per row in blocks of 32:
  *    d = max|x| / 127, q = rint(x * (127 / max|x|)) (all 0 when max|x| is at most 2^-120), s = d * sum(q). A block with
  *    a NaN has d = NaN, so that a fault reaches the logits, where it is seen.

@@ -58,7 +58,7 @@ static void packed_outputs(const sipd_matmul *m, int begin, int end, uint8_t *sc
   }
 }
 
-/* Panels [panel0, panel1) of the tile. Scratch: see sipd_matmul_scratch. */
+/* Panels [panel0, panel1) of the tile. Scratch: see scratch_bytes in pass.c. */
 void FN(sipd_matmul)(const sipd_matmul *m, int32_t panel0, int32_t panel1, uint8_t *scratch) {
   int begin = panel0 * SIPD_PANEL, end = panel1 * SIPD_PANEL;
   if (end > m->n_out) end = m->n_out;

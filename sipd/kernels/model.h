@@ -31,10 +31,10 @@ struct sipd_model {
   float *selected;          /* max_logit_rows x d_model */
   float *cos_sin;           /* max_rows x n_rot */
   int32_t *positions;       /* max_rows */
+  int32_t *row_blocks;      /* max_rows + 1: first rows of the blocks that attention takes together */
   uint8_t *scratch[MAX_THREADS];
   int64_t scratch_bytes;
   const float *input; /* what the next products read, in f32: normed rows, attention in q, or silu in gate */
-  int32_t input_width;
 
   uint8_t *pages;
   int64_t pages_bytes, page_bytes;

@@ -1,4 +1,4 @@
-/* pass: one walk over the program of a model, for all rows at once. One call, no allocation, no lock while tiles are ready. */
+/* pass: one walk over the program of a model, for all rows at once. One call, no allocation; a lock only where a streamed extent is waited for or given back. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -47,30 +47,31 @@ static int64_t place(sipd_model *m, uint8_t *base, int n_threads) {
   const sipd_model_config *c = &m->c;
   const int64_t rows = c->max_rows, width = input_width(c);
   int64_t at = 0;
-#define PLACE(field, count) \
+#define TAKE(field, count) \
   do { \
     if (base) m->field = (void *)(base + at); \
     at += aligned((int64_t)(count) * (int64_t)sizeof *m->field); \
   } while (0)
-  PLACE(x, rows * c->d_model);
-  PLACE(normed, c->keeps_float ? rows * c->d_model : (int64_t)n_threads * c->d_model);
-  PLACE(quantized, rows * width / 32);
+  TAKE(x, rows * c->d_model);
+  TAKE(normed, c->keeps_float ? rows * c->d_model : (int64_t)n_threads * c->d_model);
+  TAKE(quantized, rows * width / 32);
   /* q, k and v are done with before gate and up are written */
   const int64_t begin = at;
-  PLACE(q, rows * c->n_heads * c->head_dim);
-  PLACE(k, rows * c->n_kv_heads * c->head_dim);
-  PLACE(v, rows * c->n_kv_heads * c->head_dim);
+  TAKE(q, rows * c->n_heads * c->head_dim);
+  TAKE(k, rows * c->n_kv_heads * c->head_dim);
+  TAKE(v, rows * c->n_kv_heads * c->head_dim);
   const int64_t attention_end = at;
   at = begin;
-  PLACE(gate, rows * c->d_ff);
-  PLACE(up, rows * c->d_ff);
+  TAKE(gate, rows * c->d_ff);
+  TAKE(up, rows * c->d_ff);
   if (at < attention_end) at = attention_end;
-  PLACE(cos_sin, rows * c->n_rot);
-  PLACE(positions, rows);
-  PLACE(logits, (int64_t)c->max_logit_rows * c->vocab_size);
-  PLACE(selected, (int64_t)c->max_logit_rows * c->d_model);
-  for (int i = 0; i < n_threads; i++) PLACE(scratch[i], scratch_bytes(c));
-#undef PLACE
+  TAKE(cos_sin, rows * c->n_rot);
+  TAKE(positions, rows);
+  TAKE(row_blocks, rows + 1);
+  TAKE(logits, (int64_t)c->max_logit_rows * c->vocab_size);
+  TAKE(selected, (int64_t)c->max_logit_rows * c->d_model);
+  for (int i = 0; i < n_threads; i++) TAKE(scratch[i], scratch_bytes(c));
+#undef TAKE
   return at;
 }
 
@@ -102,7 +103,6 @@ sipd_model *sipd_model_create(const sipd_model_config *config, int isa, sipd_poo
   m->ops = sipd_isa_ops(isa);
   m->pool = pool;
   m->stream = stream;
-  m->input_width = input_width(config);
   m->tiles = copy_of(tiles, sizeof *tiles * (size_t)config->n_tiles);
   m->matrices = copy_of(matrices, sizeof *matrices * (size_t)config->n_matrices);
   m->program = copy_of(ops, sizeof *ops * (size_t)config->n_ops);
@@ -137,7 +137,6 @@ void sipd_model_destroy(sipd_model *m) {
 }
 
 float *sipd_model_logits(sipd_model *m, int32_t i) { return m->logits + (int64_t)i * m->c.vocab_size; }
-uint8_t *sipd_model_pages(sipd_model *m) { return m->pages; }
 
 typedef struct {
   sipd_model *m;

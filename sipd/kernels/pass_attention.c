@@ -32,18 +32,17 @@ static void rotate_and_store(void *arg, int thread) {
   }
 }
 
-/* The n-th block of at most ROW_BLOCK rows of one sequence; 0 rows when there is none. */
-static int row_block(const sipd_model *m, int n, int *row0) {
-  for (int r = 0; r < m->n_rows;) {
+/* Cuts the rows into blocks of at most ROW_BLOCK of one sequence; returns how many, their first rows in row_blocks. */
+static int cut_rows(sipd_model *m) {
+  int n = 0;
+  for (int r = 0; r < m->n_rows; n++) {
+    m->row_blocks[n] = r;
     int end = r + 1;
     while (end < m->n_rows && end - r < ROW_BLOCK && m->rows[end].sequence == m->rows[r].sequence) end++;
-    if (n-- == 0) {
-      *row0 = r;
-      return end - r;
-    }
     r = end;
   }
-  return 0;
+  m->row_blocks[n] = m->n_rows;
+  return n;
 }
 
 static void attend(void *arg, int thread) {
@@ -52,10 +51,9 @@ static void attend(void *arg, int thread) {
   const sipd_model_config *c = &m->c;
   const int n_groups = c->n_heads / job->head_group, n_items = n_groups * job->n_blocks;
   for (int item; (item = atomic_fetch_add(&job->next, 1)) < n_items;) {
-    int row0 = 0;
     /* the last blocks of a long prompt are the dearest: deal them out first */
-    const int n_rows = row_block(m, job->n_blocks - 1 - item / n_groups, &row0),
-              head0 = item % n_groups * job->head_group;
+    const int block = job->n_blocks - 1 - item / n_groups, row0 = m->row_blocks[block];
+    const int n_rows = m->row_blocks[block + 1] - row0, head0 = item % n_groups * job->head_group;
     const int64_t stride = (int64_t)c->n_heads * c->head_dim;
     const sipd_attention a = {
         .q = m->q + row0 * stride,
@@ -80,8 +78,7 @@ static void attend(void *arg, int thread) {
 void sipd_pass_attention(sipd_model *m, const sipd_op *op) {
   attention_job job = {.m = m, .layer = op->layer};
   sipd_model_run(m, m->n_rows < 8, rotate_and_store, &job);
-  int row0;
-  while (row_block(m, job.n_blocks, &row0)) job.n_blocks++;
+  job.n_blocks = cut_rows(m);
   const int group = m->c.n_heads / m->c.n_kv_heads;
   /* heads that share keys go together, unless that leaves a thread without work; results are the same either way */
   job.head_group = job.n_blocks * m->c.n_kv_heads < sipd_pool_size(m->pool) ? 1 : group;

@@ -112,6 +112,8 @@ int sipd_pass_matmul(sipd_model *m, const sipd_op *op, int64_t *wait_ns) {
       const int is_last_of_extent = i + 1 == m->c.n_tiles || m->tiles[i + 1].extent != m->tiles[i].extent;
       if (is_last_of_extent) sipd_stream_release(m->stream, m->tiles[i].extent);
     }
+    m->control->steps++;
+    if (m->control->cancel && t < op->tile1) return SIPD_PASS_CANCELLED;
   }
   return SIPD_PASS_DONE;
 }

@@ -156,7 +156,7 @@ typedef struct {
   int64_t total_ns;
 } sipd_pass_counters;
 
-enum { SIPD_PASS_DONE, SIPD_PASS_CANCELLED, SIPD_PASS_FAULT, SIPD_PASS_NOT_FINITE };
+enum { SIPD_PASS_DONE, SIPD_PASS_CANCELLED, SIPD_PASS_FAULT };
 
 typedef struct sipd_model sipd_model;
 
@@ -176,7 +176,6 @@ int64_t sipd_page_bytes(const sipd_model_config *c);
 int sipd_model_pass(sipd_model *m, const sipd_row *rows, int32_t n_rows, int32_t n_logits, const int32_t *pages,
                     const int32_t *page_starts, sipd_control *control, sipd_pass_counters *counters);
 float *sipd_model_logits(sipd_model *m, int32_t i);
-uint8_t *sipd_model_pages(sipd_model *m);
 
 typedef struct {
   float temperature, top_p, min_p;

@@ -55,9 +55,10 @@ static int64_t now_ns(void) {
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static int64_t align_down(int64_t x, int64_t a) { return x / a * a; }
 /* Bytes lie at their file offset modulo this, whatever alignment the reads need: a reopened file moves nothing. */
 #define PLACE 4096
+
+static int64_t align_down(int64_t x, int64_t a) { return x / a * a; }
 static int64_t align_up(int64_t x, int64_t a) { return (x + a - 1) / a * a; }
 
 /* Reads [begin, begin + wanted); up to `capacity` bytes so that the last block is whole. A short tail is the file's end. */

@@ -39,6 +39,20 @@ class PassResult:
         """Whether the pass ran to its end."""
         return self.status == binding.PASS_DONE
 
+    def after(self, earlier: PassResult | None) -> PassResult:
+        """This attempt with the costs of an earlier one that had to be begun anew."""
+        if earlier is None:
+            return self
+        return PassResult(
+            self.status,
+            self.streamed_bytes + earlier.streamed_bytes,
+            self.head_bytes + earlier.head_bytes,
+            self.embedding_bytes + earlier.embedding_bytes,
+            self.embedding_device_bytes + earlier.embedding_device_bytes,
+            self.storage_wait_s + earlier.storage_wait_s,
+            self.total_s + earlier.total_s,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ForwardShape:
@@ -130,7 +144,7 @@ class Forward:
             *(binding.Tile(tile.extent, tile.matrix, tile.offset, tile.row0, tile.n_rows) for tile in plan.tiles)
         )
         self._pool = library.sipd_pool_create(shape.n_threads)
-        self._model = library.sipd_model_create(
+        self._model = self._pool and library.sipd_model_create(
             ctypes.byref(config), binding.isa_index(library, isa), self._pool, stream.handle, tiles_array, matrices, ops
         )
         if not self._model:

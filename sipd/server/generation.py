@@ -111,17 +111,19 @@ class GenerationService:
             if served.text is None
             else served.text.assembler(prompt_ids, stop.strings, include_stop=stop.includes_stop)
         )
+        sink = RequestSink(
+            assembler,
+            end_ids | stop.token_ids,
+            lambda outcome: self._finish(request, outcome),
+            has_logprobs=sampling.logprobs is not None,
+        )
         request = Request(
             request_id=request_id,
             prompt_ids=prompt_ids,
             max_tokens=min(stop.max_tokens, served.engine.context_tokens - len(prompt_ids)),
             sampling=sampling,
-            sink=RequestSink(
-                assembler,
-                end_ids | stop.token_ids,
-                lambda outcome: self._finish(request, outcome),
-                has_logprobs=sampling.logprobs is not None,
-            ),
+            sink=sink,
+            is_reader_behind=sink.is_reader_behind,
             end_ids=end_ids | stop.token_ids,
             deadline=deadline,
         )

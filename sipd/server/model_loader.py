@@ -20,6 +20,7 @@ from sipd.server.model_text import read_model_text
 from sipd.server.served_model import QuantShare, ServedModel, WeightsFile
 from sipd.size import format_size, setting_size
 from sipd.weights.checkpoint import open_checkpoint
+from sipd.weights.model_file import open_model_file, read_exactly
 from sipd.weights.tensor_table import Checkpoint
 
 _LOG = logging.getLogger("sipd.load")
@@ -117,13 +118,10 @@ def weights_files(checkpoint: Checkpoint) -> tuple[WeightsFile, ...]:
 
 def _header_sha256(path: Path, n_bytes: int) -> str:
     digest = hashlib.sha256()
-    try:
-        with path.open("rb", buffering=0) as file:
-            while n_bytes and (chunk := file.read(min(n_bytes, _CHUNK_BYTES))):
-                digest.update(chunk)
-                n_bytes -= len(chunk)
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+    file, _ = open_model_file(path, ModelError)
+    with file:
+        for offset in range(0, n_bytes, _CHUNK_BYTES):
+            digest.update(read_exactly(file, path, offset, min(_CHUNK_BYTES, n_bytes - offset), ModelError))
     return digest.hexdigest()
 
 

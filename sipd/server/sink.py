@@ -1,7 +1,7 @@
 """The bridge of one request from the engine's thread to the event loop.
 
-Invariant: the engine's side never blocks and never raises. The queue holds at most max_tokens + 1 events of a few
-dozen bytes each, so a reader that stalls costs a bounded amount and delays nobody.
+Invariant: the engine's side never blocks and never raises. A reader that leaves MAX_PENDING events lying parks its own
+request: its rows leave the passes until it has caught up, so a stalled reader costs a bounded amount and delays nobody.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 from sipd.engine.request import Outcome, SampledToken
 from sipd.server.contracts import AssemblerLike
 from sipd.v1 import generation_pb2 as pb
+
+MAX_PENDING = 64  # events; with 20 log probabilities each about 100 KB
 
 
 class Ending:
@@ -45,6 +47,12 @@ class RequestSink:
         self._has_logprobs = has_logprobs
         self._waiting: deque[SampledToken] = deque()  # tokens whose text is held back
         self._stop_string: str | None = None
+        self._n_posted = 0  # written by the engine's thread
+        self._n_taken = 0  # written by the event loop's
+
+    def is_reader_behind(self) -> bool:
+        """Whether MAX_PENDING events wait for the reader; asked by the engine's thread."""
+        return self._n_posted - self._n_taken >= MAX_PENDING
 
     def started(self) -> None:
         """The request was admitted; progress events tell it, so nothing is sent."""
@@ -72,7 +80,9 @@ class RequestSink:
 
     async def next_event(self) -> pb.Token | Ending:
         """Waits for the next item; the Ending is the last."""
-        return await self._events.get()
+        event = await self._events.get()
+        self._n_taken += 1
+        return event
 
     def _finish(self, ending: Ending) -> None:
         self._events.put_nowait(ending)
@@ -90,6 +100,7 @@ class RequestSink:
         self._post(self._events.put_nowait, event)
 
     def _post(self, callback: Callable[[Any], object], item: object) -> None:
+        self._n_posted += 1
         try:
             self._loop.call_soon_threadsafe(callback, item)
         except RuntimeError:  # the loop is closed: the daemon is exiting and nobody listens

@@ -1,6 +1,8 @@
 """Finds how many reads in flight the storage wants, by filling the ring of the real plan with more and more readers.
 
-Invariant: it uses the ring that the ledger granted and no other memory, and ends within about a quarter of a second.
+Invariant: it uses the ring that the ledger granted and no other memory. On storage that fills the ring within
+SLOW_FILL_S it tries every depth; on slower storage, where reads in flight matter less than bytes, it stops after the
+first. For direct reads only: buffered ones would measure the page cache.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def test_the_ids_on_this_machine_are_the_committed_ones(isa: str, smollm2: Path)
 
 @pytest.fixture(scope="module")
 def board_folder(tmp_path_factory: pytest.TempPathFactory, smollm2: Path) -> Path:
-    """A folder with sipd built for ARM64, this test's helper and the model."""
+    """A folder with sipd built for ARM64, tests/board/greedy_ids.py and the model."""
     if "SIPD_ARM64_RUN" not in os.environ:
         pytest.skip("SIPD_ARM64_RUN is not set")
     if shutil.which("aarch64-linux-gnu-gcc") is None:

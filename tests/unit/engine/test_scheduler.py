@@ -165,3 +165,22 @@ def test_every_request_ends_and_no_pass_breaks_a_rule(
                 ended.append(sequence.request)
     assert len(ended) == len(requests)
     assert made._pool.n_in_use == 0
+
+
+def test_a_sequence_whose_reader_is_behind_sits_the_pass_out_and_keeps_its_pages() -> None:
+    slow, quick = request(3, 5), request(3, 5)
+    is_behind = True
+    slow.is_reader_behind = lambda: is_behind
+    made = scheduler(slow, quick)
+    made.admit()
+    assert [sequence.request for sequence in made.plan_pass().sequences] == [quick]
+    is_behind = False
+    assert [sequence.request for sequence in made.plan_pass().sequences] == [slow, quick]
+
+
+def test_a_pass_has_no_rows_when_every_reader_is_behind() -> None:
+    slow = request(3, 5)
+    slow.is_reader_behind = lambda: True
+    made = scheduler(slow)
+    made.admit()
+    assert made.plan_pass().rows == []
