@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -91,12 +92,14 @@ class Daemon:
     async def _load(self, load: Loader) -> tuple[ServedModel, Ledger]:
         """Runs `load` in a thread and asks systemd for more time while it works; a signal is seen after it."""
         loading = asyncio.create_task(asyncio.to_thread(load, self._config))
+        began = time.monotonic()
         while True:
             done, _ = await asyncio.wait({loading}, timeout=_LOAD_TICK_S)
             if done:
                 return loading.result()
             self._notifier.extend_timeout(4 * _LOAD_TICK_S)
             self._notifier.status("loading the model")
+            _LOG.info("loading the model, for %.0f s now", time.monotonic() - began)
 
     async def _watch(self, monitor: Monitor) -> bool:
         """Returns True when asked to stop, False when the engine is dead."""
