@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -82,7 +82,7 @@ class Request:
     """One generation. Fields up to `sink` are set by the server; the rest belongs to the engine thread."""
 
     request_id: str
-    prompt_ids: tuple[int, ...]
+    prompt_ids: Sequence[int]
     max_tokens: int
     sampling: SamplingOptions
     sink: Sink

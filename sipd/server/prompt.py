@@ -1,11 +1,13 @@
 """Turns the input of a request into token ids: size first, then tokenising, then the context.
 
-Invariant: nothing is truncated, and nothing large is done before the byte limit was checked.
+Invariant: nothing is truncated, and nothing large is done before the byte limit was checked. Ids are kept four bytes
+each: as Python numbers the prompts of a full queue would be megabytes that nobody granted.
 """
 
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Callable, Sequence
 
 from sipd.errors import InvalidRequest, PromptTooLong
@@ -24,7 +26,7 @@ class PromptReader:
         self._max_prompt_bytes = served.max_prompt_bytes
         self._one_long_prompt = asyncio.Lock()
 
-    async def read(self, message: pb.GenerateRequest) -> tuple[int, ...]:
+    async def read(self, message: pb.GenerateRequest) -> array[int]:
         """Returns the prompt's ids, at least one and at most the context minus one; raises InvalidRequest."""
         kind = message.WhichOneof("input")
         if kind == "token_ids":
@@ -48,17 +50,17 @@ class PromptReader:
 
     async def encode(
         self, text: str, *, add_special: bool, parse_special: bool, field: str = "prompt"
-    ) -> tuple[int, ...]:
+    ) -> array[int]:
         """Returns the ids of `text`; raises InvalidRequest naming `field`."""
         model_text = self._require_text(field)
         n_bytes = self._check_bytes(text, field)
 
-        def encode() -> tuple[int, ...]:
-            return tuple(model_text.encode(text, add_special=add_special, parse_special=parse_special))
+        def encode() -> array[int]:
+            return array("I", model_text.encode(text, add_special=add_special, parse_special=parse_special))
 
         return await self._in_turn(encode, n_bytes)
 
-    async def _chat_ids(self, chat: pb.ChatInput) -> tuple[int, ...]:
+    async def _chat_ids(self, chat: pb.ChatInput) -> array[int]:
         text = self._require_text("chat")
         if not text.has_chat_template:
             raise InvalidRequest("chat", "the model has no chat template, wanted prompt or token_ids")
@@ -67,19 +69,19 @@ class PromptReader:
         n_bytes = self._check_bytes("".join(each.role + each.content for each in chat.messages), "chat.messages")
         messages = [(each.role, each.content) for each in chat.messages]
 
-        def encode() -> tuple[int, ...]:
-            return tuple(text.encode_chat(messages))
+        def encode() -> array[int]:
+            return array("I", text.encode_chat(messages))
 
         return await self._in_turn(encode, n_bytes)
 
-    async def _in_turn(self, encode: Callable[[], tuple[int, ...]], n_bytes: int) -> tuple[int, ...]:
+    async def _in_turn(self, encode: Callable[[], array[int]], n_bytes: int) -> array[int]:
         """Returns what `encode` returns; large texts one at a time, since the budget holds memory for one."""
         if n_bytes <= _THREAD_BYTES:
             return encode()
         async with self._one_long_prompt:
             return await asyncio.to_thread(encode)
 
-    def _given_ids(self, ids: Sequence[int]) -> tuple[int, ...]:
+    def _given_ids(self, ids: Sequence[int]) -> array[int]:
         context_tokens, vocab_size = self._served.engine.context_tokens, self._served.engine.vocab_size
         if len(ids) + 1 > context_tokens:
             raise PromptTooLong(len(ids), context_tokens)
@@ -88,7 +90,7 @@ class PromptReader:
                 raise InvalidRequest(
                     "token_ids.ids", f"id {token_id} at position {position} is outside the vocabulary of {vocab_size}"
                 )
-        return tuple(ids)
+        return array("I", ids)
 
     def _require_text(self, field: str) -> TextLike:
         if self._served.text is None:
