@@ -16,8 +16,8 @@ from typing import IO
 
 from sipd.errors import PullError
 from sipd.progress_line import ProgressLine
-from sipd.pull import commit, file_sha256, require_space
 from sipd.size import format_size
+from sipd.stored_file import commit, file_sha256, require_space
 
 _CHUNK_BYTES = 1024**2
 _TIMEOUT_S = 30.0  # of silence, not of the whole download

@@ -136,7 +136,7 @@ def test_too_little_space_is_noticed_before_writing(
     server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = shutil.disk_usage(tmp_path)._replace(free=1024)
-    monkeypatch.setattr("sipd.pull.shutil.disk_usage", lambda _path: free)
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: free)
     with pytest.raises(PullError, match=r"1\.0 KiB free"):
         fetch(server, tmp_path)
     assert list(tmp_path.iterdir()) == []

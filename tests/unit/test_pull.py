@@ -95,7 +95,7 @@ def test_a_package_that_is_no_archive_is_refused(tmp_path: Path) -> None:
 
 def test_too_little_space_is_noticed_before_the_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = shutil.disk_usage(tmp_path)._replace(free=1024)
-    monkeypatch.setattr("sipd.pull.shutil.disk_usage", lambda _path: free)
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: free)
     with pytest.raises(PullError, match=r"1\.0 KiB free, wanted 16\.0 MiB"):
         pull_indexed(model(), tmp_path, fake_pip(tmp_path))
     assert not (tmp_path / "calls").exists()
