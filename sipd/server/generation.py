@@ -135,6 +135,8 @@ class GenerationService:
         if reason is FinishReason.CANCELLED and _has_passed(request.deadline):
             reason = FinishReason.DEADLINE  # gRPC cancelled the call because its deadline passed
         error = "" if outcome.error is None or reason is not outcome.reason else outcome.error.reason
+        if reason is FinishReason.CANCELLED and self._state.state is DaemonState.DRAINING:
+            error = Draining.reason  # what its client was told
         self._write_record(request.request_id, reason.value, error, outcome.usage)
         self._on_outcome(outcome)
 

@@ -66,3 +66,9 @@ def test_the_message_id_is_the_same_in_code_catalog_and_readme() -> None:
 def test_the_example_configuration_names_known_settings_only() -> None:
     text = (ROOT / "systemd/sipd.toml").read_text(encoding="utf-8")
     assert set(re.findall(r"^(?:# )?(\w+) = ", text, re.MULTILINE)) <= set(SETTINGS)
+
+
+def test_every_file_that_the_readme_shows_or_links_to_is_there() -> None:
+    targets = re.findall(r"\]\(((?!https?:)[^)#]+)\)", README)
+    assert targets
+    assert [target for target in targets if not (ROOT / target).exists()] == []

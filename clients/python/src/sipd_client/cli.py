@@ -98,7 +98,7 @@ def _add_generation(command: argparse.ArgumentParser) -> None:
     command.add_argument("--token-ids", action="store_true", help="PROMPT is token ids, separated by spaces or commas")
     command.add_argument("--json", action="store_true", help="one JSON object per event and line")
     for flag, kind, text in (
-        ("--max-tokens", int, "most tokens to generate (default: 256, bounded by the context)"),
+        ("--max-tokens", int, "most tokens to generate, never more than the context leaves (default: 256)"),
         ("--temperature", float, "0: the likeliest token always (default)"),
         ("--top-k", int, "keep the K likeliest tokens (default: 0, off)"),
         ("--top-p", float, "keep the likeliest tokens of this joint probability (default: 1, off)"),
