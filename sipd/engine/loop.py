@@ -40,6 +40,7 @@ from sipd.errors import (
 _LOG = logging.getLogger("sipd.engine")
 IDLE_TICK_S = 1.0  # how often an idle engine shows that it is alive
 PARKED_TICK_S = 0.02  # how often an engine looks again whose readers are all behind
+MAX_PARKED_S = 60.0  # a reader that is behind for longer gives its pages up to those who wait
 MAX_FAILED_PASSES = 5  # in a row, for reasons of ours: then the engine gives up and says so
 
 
@@ -261,6 +262,13 @@ class Engine:
         for sequence in list(self._scheduler.active):
             if sequence.request in self._cancelled or _is_late(sequence.request, now):
                 self._end_sequence(sequence, *self._why_unwanted(sequence.request))
+            elif not sequence.request.is_reader_behind():
+                sequence.parked_since = None
+            elif sequence.parked_since is None:
+                sequence.parked_since = now
+            elif now - sequence.parked_since > MAX_PARKED_S:
+                message = f"the reader has been {MAX_PARKED_S:g} s behind"
+                self._end_sequence(sequence, FinishReason.CANCELLED, Cancelled(message))
         with self._wake:
             late = [request for request in self._scheduler.waiting if _is_late(request, now)]
             for request in late:

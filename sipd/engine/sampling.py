@@ -37,7 +37,7 @@ class SamplingOptions:
             raise InvalidRequest("sampling.top_k", f"found {self.top_k}, wanted 0 (off) or a positive count")
         _range("sampling.top_p", self.top_p, 0.0, 1.0, open_low=True)
         _range("sampling.min_p", self.min_p, 0.0, 1.0)
-        _range("sampling.repetition_penalty", self.repetition_penalty, 0.0, 10.0, open_low=True)
+        _range("sampling.repetition_penalty", self.repetition_penalty, 0.01, 10.0)
         _range("sampling.presence_penalty", self.presence_penalty, -2.0, 2.0)
         _range("sampling.frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         if not 0 <= self.seed < 2**64:

@@ -20,6 +20,7 @@ class Sequence:
     request: Request
     pages: PageList
     n_rows: int = 0
+    parked_since: float | None = None  # time.monotonic() seconds; its reader has been behind since then
 
     @property
     def n_tokens(self) -> int:

@@ -12,7 +12,7 @@ from sipd.server.service_state import ServiceState
 from sipd.text.stop import MAX_STRING_BYTES, MAX_STRINGS
 from sipd.v1 import model_pb2 as pb
 
-_MAX_DETOKENIZE_IDS = 131072
+_MAX_DETOKENIZE_IDS = 32768  # a quarter of a megabyte of text; one call at a time
 
 
 class ModelService:
@@ -20,6 +20,7 @@ class ModelService:
 
     def __init__(self, state: ServiceState) -> None:
         self._state = state
+        self._one_detokenize = asyncio.Lock()
 
     async def get_model(self, message: pb.GetModelRequest) -> pb.GetModelResponse:
         """Returns the description of the model; raises NotFound."""
@@ -52,7 +53,8 @@ class ModelService:
         for token_id in message.ids:
             if token_id >= vocab_size:
                 raise InvalidRequest("ids", f"token id {token_id} is outside the vocabulary of {vocab_size}")
-        text = await asyncio.to_thread(served.text.decode, tuple(message.ids))
+        async with self._one_detokenize:
+            text = await asyncio.to_thread(served.text.decode, tuple(message.ids))
         return pb.DetokenizeResponse(text=text)
 
     def _describe(self, served: ServedModel) -> pb.Model:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from sipd.errors import InvalidRequest, PromptTooLong
 from sipd.server.contracts import TextLike
 from sipd.server.served_model import ServedModel
+from sipd.text.chat_template import MAX_MESSAGES
 from sipd.v1 import generation_pb2 as pb
 
 _THREAD_BYTES = 16 * 1024  # about 10 ms of tokenising on a small board: more would be felt by other streams
@@ -48,9 +49,7 @@ class PromptReader:
             raise PromptTooLong(len(ids), context_tokens)
         return ids
 
-    async def encode(
-        self, text: str, *, add_special: bool, parse_special: bool, field: str = "prompt"
-    ) -> array[int]:
+    async def encode(self, text: str, *, add_special: bool, parse_special: bool, field: str = "prompt") -> array[int]:
         """Returns the ids of `text`; raises InvalidRequest naming `field`."""
         model_text = self._require_text(field)
         n_bytes = self._check_bytes(text, field)
@@ -66,6 +65,8 @@ class PromptReader:
             raise InvalidRequest("chat", "the model has no chat template, wanted prompt or token_ids")
         if not chat.messages:
             raise InvalidRequest("chat.messages", "empty prompt: no messages, wanted at least one")
+        if len(chat.messages) > MAX_MESSAGES:  # before any of them is looked at
+            raise InvalidRequest("chat.messages", f"found {len(chat.messages)} messages, wanted at most {MAX_MESSAGES}")
         n_bytes = self._check_bytes("".join(each.role + each.content for each in chat.messages), "chat.messages")
         messages = [(each.role, each.content) for each in chat.messages]
 

@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     from sipd.server.methods import Handler
 
 _N_AT_ONCE = 1  # 5 MB of prompt take 12 MB for a moment: slices, then their copy in one piece
-_PATIENCE_S = 5.0  # a client that opens a call and sends nothing holds its place no longer
+_PATIENCE_S = 1.0  # a client that opens a call and sends nothing holds its place no longer
 _PREFIX = "/sipd.v1."
 
 
 class ReceiveGate(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
-    """Owned by the event loop's thread; health and reflection pass freely."""
+    """Owned by the event loop's thread; health and reflection have a place of their own."""
 
     def __init__(self) -> None:
         self._places = asyncio.Semaphore(_N_AT_ONCE)
+        self._places_beside = asyncio.Semaphore(_N_AT_ONCE)
 
     async def intercept_service(
         self,
@@ -33,10 +34,11 @@ class ReceiveGate(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-igno
     ) -> Handler | None:
         """Returns the method's handler once there is a place for its message."""
         handler = await continuation(handler_call_details)
-        if handler is None or not handler_call_details.method.startswith(_PREFIX):
-            return handler
-        await self._places.acquire()
-        place = _Place(self._places)
+        if handler is None:
+            return None
+        places = self._places if handler_call_details.method.startswith(_PREFIX) else self._places_beside
+        await places.acquire()
+        place = _Place(places)
         return _with_deserializer(handler, place.leave_after(handler.request_deserializer))
 
 
@@ -65,7 +67,10 @@ class _Place:
 
 
 def _with_deserializer(handler: Handler, deserializer: Callable[[bytes], Any]) -> Handler:
-    """Returns `handler`, unary or streaming its answer, with another deserializer."""
+    """Returns `handler` with another deserializer."""
+    if handler.request_streaming:  # reflection: its first message waits for a place, the later ones are answers to ours
+        assert handler.stream_stream is not None
+        return grpc.stream_stream_rpc_method_handler(handler.stream_stream, deserializer, handler.response_serializer)
     if handler.response_streaming:
         assert handler.unary_stream is not None
         return grpc.unary_stream_rpc_method_handler(handler.unary_stream, deserializer, handler.response_serializer)

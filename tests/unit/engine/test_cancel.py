@@ -153,3 +153,16 @@ def test_a_cancel_after_the_deadline_is_told_as_the_deadline(one: Rig) -> None:
     request.deadline = time.monotonic()
     one.engine.cancel(request)
     assert sink.reason() is FinishReason.DEADLINE
+
+
+def test_a_reader_that_stays_behind_gives_its_place_up_to_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sipd.engine.loop.MAX_PARKED_S", 0.0)
+    with rig(max_active=1) as one:
+        stalled, stalled_sink = one.request(3, 4)
+        stalled.is_reader_behind = lambda: True
+        one.engine.submit(stalled)
+        _, next_sink = one.submit()
+        outcome = stalled_sink.wait()
+        assert (outcome.reason, outcome.usage.passes) == (FinishReason.CANCELLED, 0)
+        assert "behind" in str(outcome.error)
+        assert next_sink.reason() is FinishReason.LENGTH

@@ -38,3 +38,15 @@ def test_calls_that_send_nothing_hold_up_others_only_for_a_while(tmp_path: Path,
                 call.cancel()
 
     asyncio.run(main())
+
+
+def test_a_call_that_sends_nothing_does_not_hold_up_health(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(WAIT_S), running(tmp_path) as (_server, channel):
+            calls = [await half_open(channel) for _ in range(6)]
+            method: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
+            assert await method(b"")
+            for call in calls:
+                call.cancel()
+
+    asyncio.run(main())
