@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _N_AT_ONCE = 1  # 5 MB of prompt take 12 MB for a moment: slices, then their copy in one piece
 _PATIENCE_S = 1.0  # a client that opens a call and sends nothing holds its place no longer
+_MAX_BESIDE_BYTES = 4096  # of a health or reflection message: names of services and files
 _PREFIX = "/sipd.v1."
 
 
@@ -38,15 +39,16 @@ class ReceiveGate(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-igno
             return None
         places = self._places if handler_call_details.method.startswith(_PREFIX) else self._places_beside
         await places.acquire()
-        place = _Place(places)
+        place = _Place(places, None if places is self._places else _MAX_BESIDE_BYTES)
         return _with_deserializer(handler, place.leave_after(handler.request_deserializer))
 
 
 class _Place:
     """One permission to send a message; given back when the message is there, or when patience ends."""
 
-    def __init__(self, places: asyncio.Semaphore) -> None:
+    def __init__(self, places: asyncio.Semaphore, max_bytes: int | None) -> None:
         self._places = places
+        self._max_bytes = max_bytes
         self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._leave)
         self._is_held = True
 
@@ -55,6 +57,8 @@ class _Place:
 
         def deserialize(encoded: bytes) -> object:
             self._leave()
+            if self._max_bytes is not None and len(encoded) > self._max_bytes:
+                raise ValueError(f"a message of {len(encoded)} bytes, wanted at most {self._max_bytes}")
             return encoded if deserializer is None else deserializer(encoded)
 
         return deserialize
