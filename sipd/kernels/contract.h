@@ -109,10 +109,7 @@ typedef struct {
   void (*extract_row)(int32_t type, const uint8_t *panel, int64_t row_bytes, int32_t n_in, int32_t lane, uint8_t *row);
 } sipd_ops;
 
-/* Whether a repacked form of the type exists. */
-static inline int sipd_can_pack(int32_t type) { return type != SIPD_F32 && type != SIPD_F16 && type != SIPD_BF16; }
-
-/* Whether the type is made of blocks that meet quantised activations. */
+/* Whether the type is made of blocks: they meet quantised activations, and have a packed form (repack.c). */
 static inline int sipd_is_block_type(int32_t type) { return type != SIPD_F32 && type != SIPD_F16 && type != SIPD_BF16; }
 
 #endif

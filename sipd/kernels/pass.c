@@ -1,4 +1,5 @@
-/* pass: one walk over the program of a model, for all rows at once. One call, no allocation; a lock only where a streamed extent is waited for or given back. */
+/* pass: one walk over the program of a model, for all rows at once. One call, no allocation; a lock only where a
+ * streamed extent is waited for or given back. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>

@@ -71,7 +71,7 @@ static void add_product(batch *b, int t, const uint8_t *data) {
                                  .out = out,
                                  .out_stride = stride,
                                  .bias = w->bias ? w->bias + tile->row0 : NULL};
-  b->repack[i] = is_pinned && m->c.repack && !m->is_packed[t] && sipd_can_pack(w->type);
+  b->repack[i] = is_pinned && m->c.repack && !m->is_packed[t] && sipd_is_block_type(w->type);
   b->tile[i] = t;
   const int n_panels = (tile->n_rows + SIPD_PANEL - 1) / SIPD_PANEL;
   /* items of some tens of microseconds: small enough to even out, large enough not to matter */

@@ -65,7 +65,7 @@ static int check(int type, int n_in, int n_out, int n_rows) {
   const int n_panels = (n_out + SIPD_PANEL - 1) / SIPD_PANEL;
   OPERATIONS.matmul(&m, 0, n_panels, scratch);
   int is_wrong = 0;
-  if (sipd_can_pack(type)) {
+  if (sipd_is_block_type(type)) {
     uint8_t *before = malloc((size_t)(n_out * row_bytes)), *found = malloc((size_t)row_bytes);
     memcpy(before, weights, (size_t)(n_out * row_bytes));
     for (int p = 0; p < n_out / SIPD_PANEL; p++) {

@@ -23,7 +23,7 @@ LIBRARY = binding.load_library()
 ISAS = binding.isa_names(LIBRARY)
 BLOCK_TYPES = [t for t in QuantType if t.block_size > 1]
 FLOAT_TYPES = [t for t in QuantType if t.block_size == 1]
-PACKED_TYPES = BLOCK_TYPES  # sipd_can_pack
+PACKED_TYPES = BLOCK_TYPES  # every one has a packed form
 PANEL = binding.PANEL_ROWS
 PAGE = binding.PAGE_POSITIONS
 Q8_DTYPE = np.dtype([("q", "i1", 32), ("d", "<f4"), ("s", "<f4"), ("nsum8", "<i4"), ("nsum8_lo", "<i4")])
