@@ -17,7 +17,8 @@ KERNELS = Path("sipd/kernels")
 # The first one takes most of the time: it starts first, so that no core idles at the end.
 OPERATIONS = ["matmul", "repack", "quantize", "rms_norm", "silu_mul", "rope", "store_kv", "attention", "ops"]
 COMMON = [
-    *("pool", "stream", "embed", "pass", "pass_matmul", "pass_attention"),
+    *("clock", "mapping", "read_span", "stream", "stream_pass", "stream_repin", "pool"),
+    *("embed", "pass", "pass_matmul", "pass_attention"),
     *("dequantize", "rope_angles", "sample", "isa"),
 ]
 FLAGS = [

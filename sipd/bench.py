@@ -24,6 +24,7 @@ from sipd.memory import Ledger, open_ledger
 from sipd.process_memory import keep_heap_small, read_process_memory
 from sipd.progress_line import ProgressLine
 from sipd.size import format_size, setting_size
+from sipd.weights.probe import ProbeResult
 
 REPETITIONS = 5
 _ENOUGH_S = 60.0  # no further repetition after this: a slow card gives steady figures anyway
@@ -94,12 +95,14 @@ def _measure(
             prefills.append(load.prefill())
             decodes.append(load.decode(tokens))
         _show("")
+        status = engine.status()
         return BenchResult(
             model=model,
             layout=layout,
             storage=storage,
             isa=engine.isa,
             uses_direct_io=engine.uses_direct_io,
+            start_probe=ProbeResult(status.probe_rates, status.n_readers, status.read_size),
             prompt_tokens=prompt_tokens,
             tokens=tokens,
             n_clients=clients,
@@ -125,10 +128,9 @@ def _check_load(
             f"budget of {format_size(ledger.limit_bytes)} ({ledger.source}) cannot hold one request",
             f"wanted --budget {setting_size(nearest)} or more",
         )
-    if clients > layout.forward.max_logit_rows:
-        raise ConfigError(
-            "clients", f"found {clients}, passes are shared by at most {layout.forward.max_logit_rows}: --max-requests"
-        )
+    most = min(model.config.max_requests, layout.forward.max_rows)
+    if clients > most:
+        raise ConfigError("clients", f"found {clients}, passes are shared by at most {most}: --max-requests")
     more = tokens + stagger(layout.forward.max_rows, prompt_tokens, clients)
     wanted = prompt_tokens + more
     if wanted > layout.context_tokens:

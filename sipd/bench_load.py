@@ -184,7 +184,9 @@ class Load:
         for sink in sinks:
             self._n_sent += 1
             prompt = prompt_ids(self._n_sent, self._prompt_tokens, self._engine.vocab_size)
-            self._engine.submit(Request(f"bench-{self._n_sent}", prompt, n_tokens, SamplingOptions(), sink))
+            request = Request(f"bench-{self._n_sent}", prompt, n_tokens, SamplingOptions(), sink)
+            request.uses_prefix_cache = request.speculates = False  # a pass for every token: that is what is measured
+            self._engine.submit(request)
         for sink in sinks:
             while not sink.done.wait(_SAMPLE_S):
                 self._ledger.sample_peak()

@@ -17,6 +17,7 @@ from sipd.engine.planned_model import PlannedModel
 from sipd.memory import Ledger
 from sipd.process_memory import ProcessMemory
 from sipd.size import format_size
+from sipd.weights.probe import ProbeResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class BenchResult:
     storage: StorageRate | None
     isa: str
     uses_direct_io: bool
+    start_probe: ProbeResult
     prompt_tokens: int
     tokens: int
     n_clients: int
@@ -64,6 +66,12 @@ def bench_report(result: BenchResult) -> dict[str, Any]:
         "peak_anonymous_bytes": result.peak_anonymous_bytes,
         "rss_peak_bytes": result.memory.rss_peak,
         "storage": _storage_report(result.storage),
+        "readers": result.start_probe.n_readers,
+        "read_size": result.start_probe.read_size,
+        "start_probe": [
+            {"queue_depth": depth, "read_bytes": read_bytes, "bytes_per_s": round(rate)}
+            for depth, read_bytes, rate in result.start_probe.rates
+        ],
         "load_s": round(result.load_s, 4),
         "cold_first_token_s": round(result.cold_first_token_s, 4),
         "first_token_s": _median(result.prefills, lambda phase: phase.seconds),
@@ -175,6 +183,7 @@ def bench_text(report: dict[str, Any]) -> str:
             f"{'O_DIRECT' if storage['is_direct'] else 'through the page cache'}, "
             f"{storage['queue_depth']} reads of {format_size(storage['read_bytes'])} in flight"
         )
+    lines.append(_readers_line(report))
     lines.append(
         f"start      {report['load_s']:.3f} s to load, first token {report['cold_first_token_s']:.3f} s after the "
         f"start, {report['first_token_s']:.3f} s when running ({report['prompt_tokens']} prompt tokens)"
@@ -189,6 +198,16 @@ def bench_text(report: dict[str, Any]) -> str:
         lines.append(f"limits     {', '.join(parts)} tokens/s; reached {limits['reached_ratio']:.2f} of the lower one")
     lines.append(f"medians of {report['repetitions']}, {report['clients']} request(s) at a time")
     return "\n".join(lines)
+
+
+def _readers_line(report: dict[str, Any]) -> str:
+    tried = ", ".join(
+        f"{probe['queue_depth']} in flight {probe['bytes_per_s'] / 1e6:.0f} MB/s" for probe in report["start_probe"]
+    )
+    return (
+        f"readers    {report['readers']}, reads of up to {format_size(report['read_size'])}; "
+        f"{f'probed at start: {tried}' if tried else 'nothing to probe at start'}"
+    )
 
 
 def _phase_line(name: str, phase: dict[str, Any]) -> str:

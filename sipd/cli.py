@@ -20,6 +20,7 @@ from sipd.process_memory import keep_heap_small
 
 _EX_USAGE = 64
 _INTERRUPTED = 130  # 128 + SIGINT, as shells do
+_CERTIFICATE_DAYS = 825  # the longest that common TLS stacks take from an authority of one's own
 _ENGINE_SETTINGS: tuple[str, ...] = (
     *("budget", "context", "threads", "max_requests", "rows_per_pass", "direct_io"),
     *("isa", "tile_bytes", "ring_slots", "readers", "pin"),
@@ -112,6 +113,30 @@ def _pull(arguments: argparse.Namespace) -> int:
     return run_pull(arguments.source, folder, sha256=arguments.sha256)
 
 
+def _cert_init(arguments: argparse.Namespace) -> int:
+    from sipd.cert import run_cert_init  # noqa: PLC0415
+
+    return run_cert_init(Path(arguments.dir), arguments.name, renew=arguments.renew, days=arguments.days)
+
+
+def _cert_client(arguments: argparse.Namespace) -> int:
+    from sipd.cert import run_cert_client  # noqa: PLC0415
+
+    return run_cert_client(Path(arguments.dir), arguments.name, days=arguments.days)
+
+
+def _token_new(arguments: argparse.Namespace) -> int:
+    from sipd.token_new import run_token_new  # noqa: PLC0415
+
+    return run_token_new(arguments.name, Path(arguments.file) if arguments.file else None)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from sipd.doctor.report import run_doctor  # noqa: PLC0415
+
+    return run_doctor(_config(arguments, (*_ENGINE_SETTINGS, "snapshot_dir")), as_json=arguments.json)
+
+
 def _version(_arguments: argparse.Namespace) -> int:
     print(f"sipd {sipd.__version__}")
     return 0
@@ -149,6 +174,12 @@ def _parser() -> argparse.ArgumentParser:
     pull.add_argument("--to", metavar="DIR", help="folder to fill (default: the cache folder of sipd)")
     pull.add_argument("--sha256", metavar="HEX", help="digest that the file must have")
 
+    doctor = _command(commands, "doctor", _doctor, "say what is wrong with this machine, and what to do")
+    doctor.add_argument("model", nargs="?", metavar="MODEL", help="GGUF file or checkpoint directory")
+    _add_settings(doctor, (*_ENGINE_SETTINGS, "snapshot_dir"))
+    doctor.add_argument("--json", action="store_true", help="print JSON")
+
+    _add_security(commands)
     _command(commands, "version", _version, "print the version")
     return parser
 
@@ -171,6 +202,30 @@ def _command(
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
     parser.set_defaults(run=run)
     return parser
+
+
+def _add_security(commands: argparse._SubParsersAction[_Parser]) -> None:
+    """Adds `cert init`, `cert client` and `token new`."""
+    cert = _group(commands, "cert", "make certificates of your own for TLS (needs the program openssl)")
+    init = _command(cert, "init", _cert_init, "make an authority and the server's certificate")
+    init.add_argument("--name", action="append", default=[], metavar="NAME", help="one more name or IP address of it")
+    init.add_argument("--renew", action="store_true", help="replace the server's certificate, keep its key")
+    client = _command(cert, "client", _cert_client, "make a client's certificate (for tls_client_ca)")
+    client.add_argument("name", metavar="NAME", help="whose it is; stands in the journal")
+    for each in (init, client):
+        each.add_argument("--dir", default="/etc/sipd/tls", metavar="DIR", help="folder (default: /etc/sipd/tls)")
+        each.add_argument(
+            "--days", type=_positive, default=_CERTIFICATE_DAYS, metavar="N", help="validity (default: 825)"
+        )
+    token = _group(commands, "token", "make bearer tokens")
+    new = _command(token, "new", _token_new, "print a new token and its line for token_file")
+    new.add_argument("name", metavar="NAME", help="whose it is; stands in the journal")
+    new.add_argument("--file", metavar="FILE", help="token_file to add the line to")
+
+
+def _group(commands: argparse._SubParsersAction[_Parser], name: str, text: str) -> argparse._SubParsersAction[_Parser]:
+    parser = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+    return parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
@@ -196,7 +251,7 @@ def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str]) -> None
 def _metavar(name: str) -> str:
     if name in ("budget", "tile_bytes", "max_prompt_bytes"):
         return "SIZE"
-    if name in ("model", "token_file"):
+    if name in ("model", "token_file", "tls_cert", "tls_key", "tls_client_ca"):
         return "PATH"
     return "NAME" if name in ("isa", "direct_io", "log_level", "model_name") else "N"
 

@@ -70,14 +70,60 @@ class Config:
     max_prompt_bytes: int = field(
         default=1024**2, metadata={"kind": "size", "help": "largest prompt taken (default: by budget, at most 1M)"}
     )
+    rows_while_decoding: int | None = field(
+        default=None,
+        metadata={"kind": "count", "help": "rows of a pass while others decode (default: what storage hides)"},
+    )
+    prefix_cache: bool = field(
+        default=True, metadata={"kind": "switch", "help": "reuse keys and values of common prompt heads: on, off"}
+    )
+    snapshot_dir: Path | None = field(
+        default=None,
+        metadata={
+            "kind": "path",
+            "help": "folder for keys and values of long prompts (default: in systemd's CacheDirectory, else none)",
+        },
+    )
+    snapshot_bytes: int = field(
+        default=1024**3, metadata={"kind": "size", "help": "most that snapshots take on disk (default: 1G)"}
+    )
+    snapshot_min_tokens: int = field(
+        default=512, metadata={"kind": "count", "help": "shortest new head worth a snapshot (default: 512)"}
+    )
+    max_sessions: int = field(
+        default=16, metadata={"kind": "count0", "help": "named sessions whose keys and values are kept (default: 16)"}
+    )
+    session_idle_s: float = field(
+        default=1800.0, metadata={"kind": "seconds", "help": "seconds after which a session is let go (default: 1800)"}
+    )
+    speculation: bool = field(
+        default=True, metadata={"kind": "switch", "help": "draft tokens and verify them in the same pass: on, off"}
+    )
+    draft_tokens: int = field(
+        default=16, metadata={"kind": "count0", "help": "most tokens drafted at a time (default: 16, by budget)"}
+    )
+    draft_model: Path | None = field(
+        default=None,
+        metadata={"kind": "path", "help": "small model of the same vocabulary that drafts, kept in memory whole"},
+    )
+    max_requests_per_client: int = field(
+        default=16, metadata={"kind": "count", "help": "requests of one client, waiting ones included (default: 16)"}
+    )
+    tls_cert: Path | None = field(
+        default=None, metadata={"kind": "path", "help": "server certificate with its chain, PEM"}
+    )
+    tls_key: Path | None = field(default=None, metadata={"kind": "path", "help": "key of tls_cert, PEM"})
+    tls_client_ca: Path | None = field(
+        default=None, metadata={"kind": "path", "help": "CA that client certificates must come from, PEM"}
+    )
     grace_s: float = field(
         default=20.0, metadata={"kind": "seconds", "help": "seconds that live requests get at a stop (default: 20)"}
     )
     insecure_lan: bool = field(
-        default=False, metadata={"kind": "switch", "help": "listen on LAN addresses without a token: on, off"}
+        default=False, metadata={"kind": "switch", "help": "listen on LAN addresses without TLS or token: on, off"}
     )
     token_file: Path | None = field(
-        default=None, metadata={"kind": "path", "help": "file of bearer tokens, one NAME:TOKEN or TOKEN a line"}
+        default=None, metadata={"kind": "path", "help": "file of bearer tokens, lines as `sipd token new` prints them"}
     )
     log_level: str = field(
         default="info", metadata={"kind": ("debug", "info", "warning", "error"), "help": "least level of log lines"}
@@ -110,6 +156,8 @@ def load_config(flags: Mapping[str, object], environ: Mapping[str, str], file: P
             values[name] = _parse(name, value, source)
     if "listen" not in values and environ.get("RUNTIME_DIRECTORY"):
         values["listen"] = _parse("listen", f"unix:{environ['RUNTIME_DIRECTORY'].split(':')[0]}/sipd.sock", "systemd")
+    if "snapshot_dir" not in values and environ.get("CACHE_DIRECTORY"):
+        values["snapshot_dir"] = Path(environ["CACHE_DIRECTORY"].split(":")[0]) / "snapshots"
     config = Config(**values)
     _check_together(config)
     return config
@@ -265,11 +313,16 @@ _PARSERS: Mapping[str, Callable[[object], object]] = {
 
 def _check_together(config: Config) -> None:
     """Raises ConfigError for values that are sound alone but not together."""
-    if config.token_file is None and not config.insecure_lan:
+    if (config.tls_cert is None) != (config.tls_key is None):
+        missing, given = ("tls_key", "tls_cert") if config.tls_key is None else ("tls_cert", "tls_key")
+        raise ConfigError(missing, f"not set, wanted beside {given}: a certificate needs its key")
+    if config.tls_client_ca is not None and config.tls_cert is None:
+        raise ConfigError("tls_cert", "not set, wanted beside tls_client_ca: client certificates need TLS")
+    if config.token_file is None and config.tls_cert is None and not config.insecure_lan:
         for address in config.listen:
             if not address.is_local:
                 raise ConfigError(
                     "listen",
-                    f"{address} can be reached from the network and there is no token_file; wanted a token_file, "
-                    "a loopback address or unix:PATH, or insecure_lan",
+                    f"{address} can be reached from the network and there is neither tls_cert nor token_file; wanted "
+                    "one of these, a loopback address or unix:PATH, or insecure_lan",
                 )

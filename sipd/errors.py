@@ -6,7 +6,9 @@ SipdError
 ├── NotFound                NOT_FOUND            a model or a name that the daemon does not serve
 ├── Unauthenticated         UNAUTHENTICATED      token missing or wrong
 ├── Overloaded              RESOURCE_EXHAUSTED   queue full; carries retry_after_s
+│   └── ClientLimit         RESOURCE_EXHAUSTED   too many requests of one client; carries retry_after_s
 ├── OverBudget              RESOURCE_EXHAUSTED   the request could never fit the budget; largest fit named
+├── MemoryLimitLowered      RESOURCE_EXHAUSTED   the memory limit was lowered below what is granted; both named
 ├── Draining                UNAVAILABLE          the daemon is stopping
 ├── Starting                UNAVAILABLE          the model is still being checked
 ├── StorageFault            UNAVAILABLE          reads fail (EIO …); file and offset named
@@ -86,11 +88,32 @@ class Overloaded(SipdError):
         self.retry_after_s = retry_after_s
 
 
+class ClientLimit(Overloaded):
+    """The client has as many requests as one client may; others are still served."""
+
+    reason = "CLIENT_LIMIT"
+
+
 class OverBudget(SipdError):
     """The request's worst case could never fit the memory that the ledger can grant."""
 
     reason = "OVER_BUDGET"
     grpc_status = "RESOURCE_EXHAUSTED"
+
+
+class MemoryLimitLowered(SipdError):
+    """The memory limit was lowered under the running daemon, below what it has granted; it may be raised again."""
+
+    reason = "MEMORY_LIMIT_LOWERED"
+    grpc_status = "RESOURCE_EXHAUSTED"
+
+    def __init__(self, limit_bytes: int, needed_bytes: int) -> None:
+        super().__init__(
+            f"the memory limit was lowered to {limit_bytes} bytes while {needed_bytes} are granted: new requests are "
+            "refused until memory is given back or the limit is raised"
+        )
+        self.limit_bytes = limit_bytes
+        self.needed_bytes = needed_bytes
 
 
 class Draining(SipdError):

@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sipd.cgroup import find_memory_cgroup
+from sipd.cgroup import MemoryCgroup, find_memory_cgroup
 from sipd.errors import BudgetError
 from sipd.process_memory import AnonymousPeak, read_anonymous_bytes, read_process_memory
 from sipd.size import format_size, setting_size
 
 _MIB = 1024**2
+_FILES_TERM = "program files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,60 @@ class MemoryLimit:
     n_bytes: int
     source: str  # "budget", "cgroup v2", "cgroup v1" or "MemAvailable"
     cgroup_bytes: int | None = None  # the cgroup's limit, which file pages count against as well
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """What the ledger has promised against the limit of now, which may have changed since."""
+
+    limit_bytes: int
+    needed_bytes: int
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes by which the promises exceed the limit; 0 when they fit."""
+        return max(0, self.needed_bytes - self.limit_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitChange:
+    """The limit moved under the running process."""
+
+    before: MemoryLimit
+    now: MemoryLimit
+
+
+class LimitWatch:
+    """Notices that the cgroup's limit moved, as by MemoryMax= of the unit. Owned by one thread."""
+
+    def __init__(self, budget_bytes: int | None, start: MemoryLimit, cgroup: MemoryCgroup | None) -> None:
+        self._budget_bytes = budget_bytes
+        self._start = start
+        self._cgroup = cgroup
+        self._seen = start.cgroup_bytes
+        self.limit = start
+        self.n_changes = 0
+
+    def look(self) -> LimitChange | None:
+        """Returns the change since the last look, if any; a few small reads. The budget stays the ceiling."""
+        if self._cgroup is None or (found := self._cgroup.limit_bytes()) == self._seen:
+            return None
+        self._seen = found
+        before, self.limit = self.limit, self._limit(found)
+        if self.limit == before:
+            return None
+        self.n_changes += self.limit.n_bytes != before.n_bytes
+        return LimitChange(before, self.limit)
+
+    def _limit(self, cgroup_bytes: int | None) -> MemoryLimit:
+        budget = self._budget_bytes
+        if cgroup_bytes is not None and (budget is None or cgroup_bytes < budget):
+            assert self._cgroup is not None
+            return MemoryLimit(cgroup_bytes, f"cgroup v{self._cgroup.version}", cgroup_bytes)
+        if budget is not None:
+            return MemoryLimit(budget, "budget", cgroup_bytes)
+        # the limit was taken away: what was safe at the start still is
+        return MemoryLimit(self._start.n_bytes, self._start.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +115,25 @@ def default_margin_bytes(limit_bytes: int) -> int:
     return 4 * _MIB + limit_bytes // 64
 
 
-def open_ledger(budget_bytes: int | None) -> Ledger:
+def open_ledger(budget_bytes: int | None, proc: Path = Path("/proc")) -> Ledger:
     """Returns a ledger over the real limit, with the anonymous memory of this process now as its base.
 
     A cgroup charges the pages of the program's own files too. Where they have no room beside the budget they are
     granted: a process that loses its code pages crawls long before the kernel kills it.
     """
-    limit = read_limit(budget_bytes)
-    ledger = Ledger(limit.n_bytes, read_anonymous_bytes(), default_margin_bytes(limit.n_bytes), limit.source)
-    if limit.cgroup_bytes is not None:
-        beside = limit.cgroup_bytes - limit.n_bytes
-        if (lacking := read_process_memory().rss_file - beside) > 0:
-            ledger.grant("program files", lacking)
+    limit = read_limit(budget_bytes, proc)
+    base, file_bytes = read_anonymous_bytes(), read_process_memory().rss_file
+    ledger = Ledger(limit.n_bytes, base, default_margin_bytes(limit.n_bytes), limit.source)
+    ledger.watch = LimitWatch(budget_bytes, limit, find_memory_cgroup(proc))
+    ledger.file_bytes = file_bytes
+    if (lacking := _files_without_room(file_bytes, limit)) > 0:
+        ledger.grant(_FILES_TERM, lacking)
     return ledger
+
+
+def _files_without_room(file_bytes: int, limit: MemoryLimit) -> int:
+    """Returns the bytes of program files that the cgroup's limit does not hold beside this one."""
+    return 0 if limit.cgroup_bytes is None else max(0, file_bytes - (limit.cgroup_bytes - limit.n_bytes))
 
 
 class Grant:
@@ -100,6 +161,8 @@ class Ledger:
         self.base_bytes = base_bytes
         self.margin_bytes = margin_bytes
         self.source = source
+        self.watch: LimitWatch | None = None  # set where the limit is this machine's and may change
+        self.file_bytes = 0  # resident pages of the program's own files when the ledger was opened
         self._lock = threading.Lock()
         self._grants: list[Grant] = []
         self._peak = AnonymousPeak()
@@ -133,6 +196,25 @@ class Ledger:
             if grant in self._grants:
                 self._grants.remove(grant)
 
+    def relimit(self, limit: MemoryLimit) -> Shortfall:
+        """Takes over a limit that changed; returns whether what was granted still fits. No grant is taken back.
+
+        While there is a shortfall nothing more is granted; `Grant.resize` and `release` make it smaller.
+        """
+        with self._lock:
+            if self.margin_bytes == default_margin_bytes(self.limit_bytes):
+                self.margin_bytes = default_margin_bytes(limit.n_bytes)
+            self.limit_bytes, self.source = limit.n_bytes, limit.source
+            self._grants = [grant for grant in self._grants if grant.name != _FILES_TERM]
+            if (lacking := _files_without_room(self.file_bytes, limit)) > 0:
+                self._grants.append(Grant(self, _FILES_TERM, lacking))
+            return self._shortfall()
+
+    def shortfall(self) -> Shortfall:
+        """Returns what is promised against the limit."""
+        with self._lock:
+            return self._shortfall()
+
     def remaining(self) -> int:
         """Returns the bytes that can still be granted (0 when base and margin alone exceed the limit)."""
         with self._lock:
@@ -156,6 +238,9 @@ class Ledger:
     def sample_peak(self) -> int:
         """Returns the highest anonymous memory seen at any grant or call of this, in bytes."""
         return self._peak.sample()
+
+    def _shortfall(self) -> Shortfall:
+        return Shortfall(self.limit_bytes, self.limit_bytes - self._remaining())
 
     def _remaining(self) -> int:
         granted = sum(grant.n_bytes for grant in self._grants)

@@ -36,6 +36,7 @@ def run_plan(config: Config, *, as_json: bool) -> int:
     ledger.base_bytes += STARTED_SERVER_BYTES
     try:
         reserve(ledger)
+        model.reserve_engine(ledger)
     except BudgetError:
         layout = model.layout(0)
     else:

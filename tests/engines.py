@@ -20,7 +20,17 @@ from sipd.weights.checkpoint import open_checkpoint
 PLENTY = 1 << 28
 DEADLINE_S = 60.0
 # Small tiles, a small ring and nothing pinned: even a tiny model streams
-STREAMED = Config(threads=1, context=256, pin=False, tile_bytes=4096, ring_slots=3, readers=2, max_requests=4)
+STREAMED = Config(
+    threads=1,
+    context=256,
+    pin=False,
+    tile_bytes=4096,
+    ring_slots=3,
+    readers=2,
+    max_requests=4,
+    prefix_cache=False,
+    speculation=False,
+)
 
 
 class Listener:

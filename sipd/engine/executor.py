@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING
 from sipd.errors import DataLoss, EngineFault, SipdError, StorageFault
 from sipd.kernels import binding
 from sipd.models.forward import Forward, PassResult
+from sipd.weights.probe import ProbeResult
 from sipd.weights.stream import Stream, StreamCounters
 
 if TYPE_CHECKING:
     import ctypes
+
+    from sipd.engine.pins import Pins
 
 _LOG = logging.getLogger("sipd.engine")
 RETRY_PAUSES_S = (0.1, 0.2, 0.5, 1.0, 1.0, 1.0, 1.0)  # a USB disk that dropped off the bus is back within seconds
@@ -29,8 +32,16 @@ class Executor:
     """One model, ready to run."""
 
     def __init__(
-        self, forward: Forward, stream: Stream, *, streamed_plan_bytes: int, pinned_bytes: int, contract: int
+        self,
+        forward: Forward,
+        stream: Stream,
+        *,
+        streamed_plan_bytes: int,
+        pinned_bytes: int,
+        contract: int,
+        probe: ProbeResult,
     ) -> None:
+        self.probe = probe
         self._forward = forward
         self._stream = stream
         self.streamed_plan_bytes = streamed_plan_bytes
@@ -39,9 +50,23 @@ class Executor:
         self.control = forward.control
         self.isa: str = forward.isa
         self.max_rows = forward.shape.max_rows
+        self.max_logit_rows = forward.shape.max_logit_rows
         self.vocab_size = forward.hyperparameters.vocab_size
         self.n_layers = forward.hyperparameters.n_layers
+        self._pins: Pins | None = None  # the twin has none
         stream.on_fallback(_LOG.warning)
+
+    def use_pins(self, pins: Pins) -> None:
+        """From now on `give_back` can give pinned tiles back."""
+        self._pins = pins
+
+    def give_back(self, n_bytes: int) -> int:
+        """Gives up to `n_bytes` of pinned weights back; returns the bytes. Between passes only."""
+        if self._pins is None:
+            return 0
+        n_freed = self._pins.give_back(n_bytes)
+        self.pinned_bytes, self.streamed_plan_bytes = self._pins.pinned_bytes, self._pins.streamed_bytes
+        return n_freed
 
     @property
     def uses_direct_io(self) -> bool:

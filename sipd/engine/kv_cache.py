@@ -1,10 +1,12 @@
 """The KV cache's pages: who holds which, and who may still take how many.
 
-Owned by the engine thread. Invariant: reserved pages never exceed the pool, and pages in use never exceed what is
-reserved, so that an admitted request never waits for memory.
+Owned by the engine thread. Invariant: pages promised to live requests (taken, shared or still to be taken) never exceed
+the pool, so that an admitted request never waits for memory. Every other page is free or kept for reuse.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from sipd.kernels.binding import PAGE_POSITIONS
 
@@ -14,58 +16,104 @@ def pages_for(n_positions: int) -> int:
     return -(-n_positions // PAGE_POSITIONS)
 
 
+def _nothing_to_give_up() -> bool:
+    return False
+
+
 class PagePool:
     """All pages of one model."""
 
     def __init__(self, n_pages: int, page_bytes: int) -> None:
         self.n_pages = n_pages
         self.page_bytes = page_bytes
+        self.give_up: Callable[[], bool] = _nothing_to_give_up  # frees a page that is only kept for reuse
         self._free = list(range(n_pages - 1, -1, -1))  # low pages first: high ones stay untouched memory
-        self._n_reserved = 0
+        self._n_promised = 0
 
     @property
-    def n_in_use(self) -> int:
-        """Pages that hold keys and values now."""
+    def n_filled(self) -> int:
+        """Pages that hold keys and values now, those kept for reuse included."""
         return self.n_pages - len(self._free)
 
-    def reserve(self, n_pages: int) -> PageList | None:
-        """The right to take up to `n_pages`; None when others have reserved too many."""
-        if self._n_reserved + n_pages > self.n_pages:
-            return None
-        self._n_reserved += n_pages
-        return PageList(self, n_pages)
+    @property
+    def n_promised(self) -> int:
+        """Pages that live requests hold or may still take."""
+        return self._n_promised
+
+    def promise(self, n_pages: int) -> bool:
+        """The right to hold `n_pages` more; False when others have been promised too many."""
+        if self._n_promised + n_pages > self.n_pages:
+            return False
+        self._n_promised += n_pages
+        return True
+
+    def release_promise(self, n_pages: int) -> None:
+        """Takes a promise back."""
+        self._n_promised -= n_pages
 
     def take(self) -> int:
-        """One free page; the caller's reservation guarantees that there is one."""
+        """One page; the caller's promise guarantees that one is free or can be given up."""
+        if not self._free:
+            gave = self.give_up()
+            assert gave, "more pages were promised than there are"
         return self._free.pop()
 
-    def give_back(self, pages: list[int], n_reserved: int) -> None:
-        """Returns pages and the reservation that they were taken under."""
-        self._free.extend(reversed(pages))
-        self._n_reserved -= n_reserved
+    def give_back(self, page: int) -> None:
+        """A page that nobody needs any more."""
+        self._free.append(page)
 
 
 class PageList:
-    """The pages of one sequence, in the order of its positions; grows on demand within its reservation."""
+    """The pages of one sequence, in the order of its positions.
 
-    def __init__(self, pool: PagePool, n_reserved: int) -> None:
+    The first `n_shared` belong to the prefix cache, which others may read too; the rest are its own and grow on demand.
+    """
+
+    def __init__(self, pool: PagePool, n_promised: int) -> None:
+        """`n_promised` pages of its own, already promised by the pool."""
         self._pool = pool
-        self._n_reserved = n_reserved
+        self._n_promised = n_promised
         self.pages: list[int] = []
+        self.n_shared = 0
 
     @property
     def n_bytes(self) -> int:
         """Bytes of the pages held."""
         return len(self.pages) * self._pool.page_bytes
 
+    @property
+    def n_positions(self) -> int:
+        """Positions that the pages have room for."""
+        return len(self.pages) * PAGE_POSITIONS
+
+    def share(self, page: int) -> None:
+        """Appends a page of the prefix cache, which has its own promise."""
+        assert self.n_shared == len(self.pages), "shared pages come first"
+        self.pages.append(page)
+        self.n_shared += 1
+
     def cover(self, n_positions: int) -> None:
         """Takes pages until `n_positions` fit."""
         while len(self.pages) < pages_for(n_positions):
-            assert len(self.pages) < self._n_reserved, "a sequence outgrew its reservation"
+            assert len(self.pages) - self.n_shared < self._n_promised, "a sequence outgrew its promise"
             self.pages.append(self._pool.take())
 
+    def hand_over(self, page: int) -> int:
+        """Its first own page goes to the prefix cache, and is replaced by `page`, the cache's copy of it (or itself).
+
+        Returns the page that was its own. The promise for it is given back: the cache holds one from now on.
+        """
+        own = self.pages[self.n_shared]
+        self.pages[self.n_shared] = page
+        self.n_shared += 1
+        self._n_promised -= 1
+        self._pool.release_promise(1)
+        return own
+
     def release(self) -> None:
-        """Gives everything back; a second call does nothing."""
-        self._pool.give_back(self.pages, self._n_reserved)
+        """Gives its own pages and the promise back, and forgets the shared ones; a second call does nothing."""
+        for page in reversed(self.pages[self.n_shared :]):
+            self._pool.give_back(page)
+        self._pool.release_promise(self._n_promised)
         self.pages = []
-        self._n_reserved = 0
+        self.n_shared = self._n_promised = 0

@@ -7,7 +7,7 @@ fall when the budget grows, since every other part takes a share that grows more
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sipd.config import Config
 from sipd.engine.kv_cache import pages_for
@@ -27,7 +27,7 @@ MIN_SLOTS = 3  # one computed, one read, one between
 DEFAULT_SLOTS = 12
 # Shares of what is left after the minimum of everything; the rest is pinned.
 KV_TERM = "KV cache"
-KV_SHARE, ROWS_SHARE, RING_SHARE = 0.15, 0.1, 0.1
+KV_SHARE, ROWS_SHARE, RING_SHARE, DRAFT_SHARE = 0.15, 0.1, 0.1, 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,7 @@ class Divider:
         self._n_threads = n_threads
         self._available = available
         self._page = page_bytes(program)
+        self._draft_rows = 0
         if config.ring_slots is not None and config.ring_slots < MIN_SLOTS:
             raise ConfigError("ring_slots", f"found {config.ring_slots}, wanted at least {MIN_SLOTS}")
         groups = [[product.weight for product in step.products] for step in program.product_steps()]
@@ -110,10 +111,13 @@ class Divider:
         h = self._program.hyperparameters
         least = self._least()
         small = 4 * sum(tensor.n_elements for tensor in self._program.small_tensors())
-        fixed = small + scratch_bytes(h.vocab_size) + self._activations(least.rows)
-        rest = max(0, self._available - fixed - least.n_pages * self._page - least.ring_bytes)
+        without_rows = self._available - small - scratch_bytes(h.vocab_size)
+        without_rows -= least.n_pages * self._page + least.ring_bytes
+        self._draft_rows = self._divide_drafts(without_rows - self._activations(least.rows))
+        least = replace(least, rows=least.rows + self._draft_rows)  # every row of logits is a row of the pass
+        rest = max(0, without_rows - self._activations(least.rows))
         parts = self._resident(rest, least) or self._streamed(rest, least)
-        forward = ForwardShape(parts.rows, min(self._config.max_requests, parts.rows), parts.n_pages, self._n_threads)
+        forward = self._shape(parts.rows, parts.n_pages)
         return Layout(
             plan=parts.plan,
             stream=shape_stream(parts.plan, parts.pinned, parts.slots, self._config.readers or DEFAULT_READERS),
@@ -171,9 +175,19 @@ class Divider:
             raise ConfigError("context", f"found {wanted}, the model was made for at most {most}")
         return wanted
 
+    def _shape(self, rows: int, n_pages: int) -> ForwardShape:
+        logit_rows = min(self._config.max_requests + self._draft_rows, rows)
+        return ForwardShape(rows, logit_rows, n_pages, self._n_threads)
+
     def _activations(self, rows: int) -> int:
-        shape = ForwardShape(rows, min(self._config.max_requests, rows), 1, self._n_threads)
-        return activation_bytes(self._library, self._program, self._plan, shape)
+        return activation_bytes(self._library, self._program, self._plan, self._shape(rows, 1))
+
+    def _divide_drafts(self, rest: int) -> int:
+        """Rows of logits for drafts, beyond the one that every request has."""
+        if not self._config.speculation:
+            return 0
+        h = self._program.hyperparameters
+        return min(self._config.draft_tokens, max(0, int(rest * DRAFT_SHARE)) // (4 * (h.vocab_size + h.d_model)))
 
     def _divide_kv(self, rest: int, least: _Least) -> tuple[int, int]:
         """Context in tokens, and bytes for KV pages beyond the least."""

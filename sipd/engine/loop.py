@@ -9,10 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
+from sipd.engine.draft_model import DraftModel
+from sipd.engine.drafters import Drafters
 from sipd.engine.executor import Executor
-from sipd.engine.kv_cache import PagePool
+from sipd.engine.pace import Pace
+from sipd.engine.pass_plan import PassPlan, Sequence
 from sipd.engine.request import (
     EngineStatus,
     FinishReason,
@@ -21,11 +25,15 @@ from sipd.engine.request import (
     RequestProgress,
     SampledToken,
 )
+from sipd.engine.reuse import Kept, Reuse, worst_case_pages
 from sipd.engine.sampler import Sampler
-from sipd.engine.scheduler import PassPlan, Scheduler, Sequence
+from sipd.engine.scheduler import Scheduler
+from sipd.engine.snapshots import Snapshots
+from sipd.engine.status import snapshot
 from sipd.engine.totals import Totals
 from sipd.errors import (
     Cancelled,
+    DataLoss,
     DeadlineExceeded,
     Draining,
     EngineFault,
@@ -36,12 +44,24 @@ from sipd.errors import (
     SipdError,
     StorageFault,
 )
+from sipd.models.forward import PassResult
 
 _LOG = logging.getLogger("sipd.engine")
 IDLE_TICK_S = 1.0  # how often an idle engine shows that it is alive
 PARKED_TICK_S = 0.02  # how often an engine looks again whose readers are all behind
 MAX_PARKED_S = 60.0  # a reader that is behind for longer gives its pages up to those who wait
 MAX_FAILED_PASSES = 5  # in a row, for reasons of ours: then the engine gives up and says so
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits:
+    """What the engine takes. `rows_while_decoding` None: found out by measurement; `draft_tokens` 0: no speculation."""
+
+    context_tokens: int
+    max_active: int
+    max_queued: int
+    rows_while_decoding: int | None = None
+    draft_tokens: int = 0
 
 
 class Engine:
@@ -51,21 +71,24 @@ class Engine:
         self,
         executor: Executor,
         sampler: Sampler,
-        pool: PagePool,
+        reuse: Reuse,
+        limits: EngineLimits,
         *,
-        context_tokens: int,
-        max_active: int,
-        max_queued: int,
+        draft_model: DraftModel | None = None,
+        snapshots: Snapshots | None = None,
     ) -> None:
         """Starts the thread."""
-        self.context_tokens = context_tokens
+        self.context_tokens = limits.context_tokens
         self.vocab_size = executor.vocab_size
         self.rows_per_pass = executor.max_rows
         self._executor = executor
         self._sampler = sampler
-        self._pool = pool
-        self._scheduler = Scheduler(pool, executor.max_rows, max_active)
-        self._max_queued = max_queued
+        self._reuse = reuse
+        self._pace = Pace(limits.rows_while_decoding, executor.max_rows)
+        self._scheduler = Scheduler(reuse, self._pace, executor.max_rows, limits.max_active, executor.max_logit_rows)
+        self._drafters = Drafters(limits.draft_tokens, self._pace, sampler, draft_model)
+        self._snapshots = snapshots
+        self._max_queued = limits.max_queued
         self._totals = Totals()
         self._wake = threading.Condition()
         self._submitted: dict[Request, float] = {}  # live requests and when they came; guarded by _wake
@@ -76,6 +99,9 @@ class Engine:
         self._is_alive = True
         self._last_error = ""
         self._n_idle_ticks = 0
+        self._over: Callable[[], int] | None = None  # tells the bytes that are too much, when memory is wanted back
+        if snapshots is not None:
+            snapshots.wake = self._notify
         self._thread = threading.Thread(target=self._run, name="sipd-engine", daemon=True)
         self._thread.start()
 
@@ -104,11 +130,12 @@ class Engine:
         if request.max_tokens < 1:
             raise InvalidRequest("stop.max_tokens", f"found {request.max_tokens}, wanted at least 1")
         request.max_tokens = min(request.max_tokens, self.context_tokens - n_prompt)
-        needed = self._scheduler.worst_case_pages(request)
-        if needed > self._pool.n_pages:
+        needed = worst_case_pages(request)
+        n_pages = self._reuse.pool.n_pages
+        if needed > n_pages:
             raise OverBudget(
                 f"prompt of {n_prompt} and {request.max_tokens} more tokens need {needed} KV pages, "
-                f"the budget holds {self._pool.n_pages}"
+                f"the budget holds {n_pages}"
             )
         with self._wake:
             if not self._is_alive:
@@ -143,8 +170,7 @@ class Engine:
     def progress(self, request: Request) -> RequestProgress:
         """Where a request stands; a snapshot."""
         with self._wake:
-            waiting = self._scheduler.waiting
-            position = waiting.index(request) + 1 if request in waiting else 0
+            position = self._scheduler.position(request)
         return RequestProgress(
             queue_position=position,
             prompt_tokens_done=min(request.n_computed, len(request.prompt_ids)),
@@ -155,31 +181,26 @@ class Engine:
 
     def status(self) -> EngineStatus:
         """A snapshot of everything that can be counted."""
-        counters = self._executor.counters()
         with self._wake:
-            return EngineStatus(
-                n_active=len(self._scheduler.active),
-                n_queued=len(self._scheduler.waiting),
+            return snapshot(
+                self._executor,
+                self._scheduler,
+                self._reuse,
+                self._totals,
                 max_queued=self._max_queued,
-                n_passes=self._totals.n_passes,
-                total_rows=self._totals.n_rows,
-                plan_bytes=self._executor.streamed_plan_bytes,
-                pinned_bytes=self._executor.pinned_bytes,
-                streamed_bytes_total=self._totals.streamed_bytes,
-                device_bytes_total=counters.device_bytes + self._totals.embedding_device_bytes,
-                head_bytes_total=self._totals.head_bytes,
-                embedding_bytes_total=self._totals.embedding_bytes,
-                read_bytes_per_s=counters.plan_bytes / counters.busy_s if counters.busy_s else 0.0,
-                storage_wait_s_total=self._totals.storage_wait_s,
-                compute_s_total=self._totals.compute_s,
-                storage_idle_s_total=self._totals.storage_idle_s,
-                reader_busy_s_total=counters.busy_s,
-                kv_bytes_in_use=self._pool.n_in_use * self._pool.page_bytes,
-                kv_bytes_granted=self._pool.n_pages * self._pool.page_bytes,
-                progress_count=self._executor.control.steps + self._n_idle_ticks,
+                n_idle_ticks=self._n_idle_ticks,
                 is_alive=self._is_alive,
                 last_error=self._last_error,
             )
+
+    def shrink(self, over: Callable[[], int]) -> None:
+        """Asks for memory to be given back at the next border between passes; any thread, never blocks.
+
+        `over()` tells the bytes that are too much at that moment.
+        """
+        with self._wake:
+            self._over = over
+            self._wake.notify()
 
     def drain(self, grace_s: float) -> None:
         """Takes no new requests, waits up to `grace_s` for live ones, then cancels them. Blocks."""
@@ -200,9 +221,18 @@ class Engine:
             self._is_draining = True
             self._is_stopping = True
             self._executor.control.cancel = 1
+            self._drafters.stop()
             self._wake.notify_all()
         self._thread.join()
+        if self._snapshots is not None and not self._snapshots.close():
+            _LOG.warning("a snapshot hangs in the disk: the memory of its pages is left to it")
+            return
+        self._drafters.close()
         self._executor.close()
+
+    def _notify(self) -> None:
+        with self._wake:
+            self._wake.notify()
 
     # --- the engine thread ---
 
@@ -210,7 +240,7 @@ class Engine:
         n_failed = 0
         try:
             while self._wait_for_work():
-                plan = self._scheduler.plan_pass()
+                plan = self._scheduler.plan_pass(self._drafters.draft)
                 if not plan.rows:  # every reader is behind
                     self._rest()
                     continue
@@ -235,7 +265,9 @@ class Engine:
     def _wait_for_work(self) -> bool:
         """Drops unwanted sequences and admits new ones; False when the engine is to stop."""
         while True:
+            self._keep_house()
             self._drop_unwanted()
+            self._give_back()
             with self._wake:
                 if self._is_stopping:
                     return False
@@ -247,8 +279,28 @@ class Engine:
             for sequence in admitted:
                 request = sequence.request
                 request.usage.queue_s = time.monotonic() - self._submitted[request]
+                if self._snapshots is not None:
+                    self._snapshots.restore(sequence)
                 request.sink.started()
             return True
+
+    def _keep_house(self) -> None:
+        """What the disk has done, and sessions that nobody came back to."""
+        now, sessions = time.monotonic(), self._reuse.sessions
+        if self._snapshots is not None:
+            self._snapshots.finish()
+        if sessions is not None:
+            for key in sessions.expire(now):
+                self._end_session(key)
+            if self._snapshots is not None:
+                self._snapshots.forget_idle(sessions.keys, now)
+
+    def _give_back(self) -> None:
+        """Gives memory back that was asked for."""
+        with self._wake:
+            over, self._over = self._over, None
+        if over is not None and (n_bytes := over()) > 0:
+            self._executor.give_back(n_bytes)
 
     def _rest(self) -> None:
         """Waits a moment for readers to catch up."""
@@ -293,33 +345,52 @@ class Engine:
             self._executor.control.cancel = int(self._is_stopping)
         busy_s = self._executor.counters().busy_s
         try:
-            result = self._executor.run(plan.rows, len(plan.sampling), plan.pages, self._is_unwanted)
+            result = self._executor.run(plan.rows, plan.n_logits, plan.pages, self._is_unwanted)
         finally:
             with self._wake:
                 self._in_pass = ()
-        self._totals.add(result, len(plan.rows), self._executor.counters().busy_s - busy_s)
-        for sequence in plan.sequences:
-            usage = sequence.request.usage
-            usage.passes += 1
-            usage.streamed_bytes += result.streamed_bytes
-            usage.head_bytes += result.head_bytes
-            usage.embedding_bytes += result.embedding_bytes
-            usage.storage_wait_s += result.storage_wait_s
-            if not sequence.request.output_ids:
-                usage.prefill_passes += 1
-        if not result.is_done:
-            return
+        read_s = self._executor.counters().busy_s - busy_s
+        self._totals.add(result, len(plan.rows), read_s)
+        _charge(plan, result)
+        if result.is_done:
+            self._pace.observe(len(plan.rows), result.total_s - result.storage_wait_s, read_s)
+            self._deliver_pass(plan)
+
+    def _deliver_pass(self, plan: PassPlan) -> None:
+        """Takes over what a whole pass computed."""
         for sequence in plan.sequences:
             sequence.request.n_computed += sequence.n_rows
-        for index, sequence in enumerate(plan.sampling):
-            if sequence.request in self._cancelled:
-                continue
+        for sequence, first_logits in plan.sampling:
+            if sequence.request not in self._cancelled:
+                self._draw(sequence, first_logits)
+        for sequence in plan.sequences:
+            if sequence in self._scheduler.active:
+                self._reuse.computed(sequence)
+                if self._snapshots is not None and len(sequence.request.output_ids) == 1:
+                    self._snapshots.keep_prompt(sequence)
+
+    def _draw(self, sequence: Sequence, first_logits: int) -> None:
+        """Draws a token, and one more for every draft that equals what was drawn before it."""
+        request, drafts = sequence.request, sequence.drafts
+        request.usage.drafted_tokens += len(drafts)
+        self._totals.drafted_tokens += len(drafts)
+        n_accepted = 0
+        for index in range(len(drafts) + 1):
             try:
-                token = self._sampler.draw(sequence.request, self._executor.logits(index))
+                token = self._sampler.draw(request, self._executor.logits(first_logits + index))
             except EngineFault as fault:
                 self._end_sequence(sequence, FinishReason.ERROR, fault)
-                continue
+                break
+            is_accepted = index < len(drafts) and drafts[index] == token.token_id
+            if is_accepted:
+                n_accepted += 1
+                request.usage.accepted_tokens += 1
+                self._totals.accepted_tokens += 1
             self._deliver(sequence, token)
+            if not is_accepted or sequence not in self._scheduler.active:
+                break
+            request.n_computed += 1  # the draft's row, which is now known to be this token's
+        self._drafters.verified(sequence, n_accepted)
 
     def _is_unwanted(self) -> bool:
         """Whether nobody waits for the pass under way any more; asked while storage is being retried."""
@@ -354,7 +425,24 @@ class Engine:
         sequence.request.usage.kv_bytes = sequence.pages.n_bytes
         with self._wake:
             self._scheduler.remove(sequence)
+        self._drafters.forget(sequence)
+        if sequence.is_restoring and self._snapshots is not None:
+            self._snapshots.abandon(sequence)
+        elif (kept := self._reuse.end(sequence)) is not None and self._reuse.sessions is not None:
+            self._keep_session(sequence.request.session, kept)
         self._finish(sequence.request, reason, error, end_token_id)
+
+    def _keep_session(self, key: str, kept: Kept) -> None:
+        assert self._reuse.sessions is not None
+        gone = self._reuse.sessions.keep(key, kept.leaf, time.monotonic())
+        if self._snapshots is not None and key not in gone:
+            self._snapshots.keep_session(key, kept.ids, kept.chain)
+        for each in gone:
+            self._end_session(each)
+
+    def _end_session(self, key: str) -> None:
+        if self._snapshots is not None:
+            self._snapshots.end_session(key)
 
     def _finish(
         self, request: Request, reason: FinishReason, error: SipdError | None = None, end_token_id: int | None = None
@@ -372,6 +460,8 @@ class Engine:
         """Ends the requests of a failed pass; the others go on."""
         self._last_error = str(error)
         _LOG.error("%s", error)
+        if isinstance(error, DataLoss) and self._reuse.cache is not None:
+            self._reuse.cache.clear()  # what was computed with the file as it was
         for sequence in plan.sequences:
             if sequence in self._scheduler.active:
                 self._end_sequence(sequence, FinishReason.ERROR, error)
@@ -393,3 +483,16 @@ class Engine:
 
 def _is_late(request: Request, now: float) -> bool:
     return request.deadline is not None and now >= request.deadline
+
+
+def _charge(plan: PassPlan, result: PassResult) -> None:
+    """Every sequence of a pass is charged with all of it: so much it would have cost alone."""
+    for sequence in plan.sequences:
+        usage = sequence.request.usage
+        usage.passes += 1
+        usage.streamed_bytes += result.streamed_bytes
+        usage.head_bytes += result.head_bytes
+        usage.embedding_bytes += result.embedding_bytes
+        usage.storage_wait_s += result.storage_wait_s
+        if not sequence.request.output_ids:
+            usage.prefill_passes += 1

@@ -12,7 +12,9 @@ from functools import cached_property
 
 from sipd.config import Config
 from sipd.engine.build import compute_threads, divide_budget, load_kernels
+from sipd.engine.draft_build import DraftPlan, open_draft_plan
 from sipd.engine.layout import Layout
+from sipd.engine.snapshot_build import grant_index
 from sipd.errors import ConfigError, SipdError
 from sipd.memory import Ledger, default_margin_bytes
 from sipd.models.forward import page_bytes
@@ -39,6 +41,13 @@ class PlannedModel:
     program: Program
     config: Config
     library: ctypes.CDLL
+    draft: DraftPlan | None = None
+
+    def reserve_engine(self, ledger: Ledger) -> None:
+        """Grants what the engine keeps beside the parts of its layout; raises BudgetError."""
+        if self.draft is not None:
+            self.draft.grant(ledger)
+        grant_index(self.config, ledger)
 
     def layout(self, available: int) -> Layout:
         """The layout of `available` bytes; when that is too little, the least one there is."""
@@ -59,6 +68,7 @@ class PlannedModel:
         ledger = Ledger(limit_bytes, base_bytes, default_margin_bytes(limit_bytes))
         try:
             reserve(ledger)
+            self.reserve_engine(ledger)
         except SipdError:
             return False
         return needed_bytes(self.layout(ledger.remaining())) <= ledger.remaining()
@@ -90,7 +100,9 @@ def open_planned_model(config: Config) -> PlannedModel:
         raise ConfigError("model", "not set, wanted a path")
     library = load_kernels(config.isa)
     checkpoint = open_checkpoint(config.model)
-    return PlannedModel(checkpoint, read_program(checkpoint, library), config, library)
+    program = read_program(checkpoint, library)
+    draft = open_draft_plan(config, checkpoint, program, library, compute_threads(config.threads))
+    return PlannedModel(checkpoint, program, config, library, draft)
 
 
 def read_program(checkpoint: Checkpoint, library: ctypes.CDLL) -> Program:

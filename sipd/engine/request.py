@@ -11,6 +11,13 @@ from sipd.engine.sampling import SamplingOptions
 from sipd.errors import SipdError
 
 
+class Priority(enum.IntEnum):
+    """Who goes first when not everyone can: lower values do."""
+
+    INTERACTIVE = 0
+    BACKGROUND = 1
+
+
 class FinishReason(enum.Enum):
     """Why a request ended."""
 
@@ -37,7 +44,10 @@ class Usage:
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cached_tokens: int = 0
+    cached_tokens: int = 0  # prompt tokens whose keys and values were there already, in memory or on disk
+    restored_tokens: int = 0  # the part of cached_tokens that came from disk
+    drafted_tokens: int = 0  # guessed by speculation and verified in a pass
+    accepted_tokens: int = 0  # the part of drafted_tokens that was right
     passes: int = 0
     prefill_passes: int = 0
     streamed_bytes: int = 0  # all weight bytes read in its passes: blocks, head and embedding rows
@@ -89,6 +99,11 @@ class Request:
     end_ids: frozenset[int] = frozenset()  # generation ends when one of these is sampled
     deadline: float | None = None  # time.monotonic() seconds
     is_reader_behind: Callable[[], bool] = _never_behind  # then the request sits passes out; its pages stay
+    client: str = ""  # whose request it is: places are shared between clients, not between requests
+    priority: Priority = Priority.INTERACTIVE
+    session: str = ""  # OWNER/NAME, scoped by the server: keys and values are kept for its next request
+    uses_prefix_cache: bool = True  # may take keys and values from earlier requests, and leave its own
+    speculates: bool = True  # drafts may be verified in its passes
 
     output_ids: list[int] = field(default_factory=list)
     n_computed: int = 0  # positions whose keys and values are in the cache
@@ -128,6 +143,17 @@ class EngineStatus:
     reader_busy_s_total: float  # any time with a read in flight
     kv_bytes_in_use: int
     kv_bytes_granted: int
+    kv_bytes_cached: int  # pages of ended requests, kept for reuse and given up when pages are wanted
+    max_rows: int  # of a pass
+    row_cap: int  # rows of a pass while someone decodes
+    cached_tokens_total: int
+    restored_tokens_total: int  # the part of cached_tokens_total that came from disk
+    n_sessions: int
+    drafted_tokens_total: int
+    accepted_tokens_total: int
+    probe_rates: tuple[tuple[int, int, float], ...]  # (reads in flight, bytes of one, bytes/s) tried at start
+    n_readers: int  # reads in flight
+    read_size: int  # largest read, bytes
     progress_count: int  # grows with every block done and every idle tick
     is_alive: bool
     last_error: str

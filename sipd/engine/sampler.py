@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sipd.engine.request import Request, SampledToken
@@ -23,8 +24,12 @@ class Sampler:
         self._scratch = ctypes.create_string_buffer(scratch_bytes(vocab_size))
         self._out = binding.SampleOut()
 
-    def draw(self, request: Request, logits: Logits) -> SampledToken:
-        """The next token of `request`; `logits` (vocab_size,) f32 are changed. Raises EngineFault if not finite."""
+    def draw(self, request: Request, logits: Logits, guessed: Sequence[int] = ()) -> SampledToken:
+        """The token of `request` after its output and `guessed`; `logits` (vocab_size,) f32 are changed.
+
+        Raises EngineFault if they are not finite.
+        """
+        output = [*request.output_ids, *guessed] if guessed else request.output_ids
         options = request.sampling
         n_bias = len(options.logit_bias)
         arguments = binding.Sampling(
@@ -38,13 +43,13 @@ class Sampler:
             n_biases=n_bias,
             n_top=-1 if options.logprobs is None else min(options.logprobs, self._vocab_size),
             seed=options.seed,
-            position=len(request.output_ids),
+            position=len(output),
         )
         if n_bias:
             arguments.bias_ids = (ctypes.c_int32 * n_bias)(*(token_id for token_id, _ in options.logit_bias))
             arguments.biases = (ctypes.c_float * n_bias)(*(bias for _, bias in options.logit_bias))
         if options.repetition_penalty != 1.0 or options.presence_penalty or options.frequency_penalty:
-            counts = Counter(request.output_ids)
+            counts = Counter(output)
             context = sorted(counts.keys() | set(request.prompt_ids))
             arguments.n_context = len(context)
             arguments.context_ids = (ctypes.c_int32 * len(context))(*context)
@@ -54,7 +59,7 @@ class Sampler:
             logits, self._vocab_size, ctypes.byref(arguments), self._scratch, ctypes.byref(out)
         )
         if status:
-            raise EngineFault(f"the logits of output token {len(request.output_ids)} are not finite")
+            raise EngineFault(f"the logits of output token {len(output)} are not finite")
         if options.logprobs is None:
             return SampledToken(out.id)
         top = tuple((out.top_ids[i], out.top_logprobs[i]) for i in range(arguments.n_top))

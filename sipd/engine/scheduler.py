@@ -1,123 +1,108 @@
-"""Who takes part in the next pass: first come first served, within the pages and the rows that were granted.
+"""Who takes part in the next pass, within the pages and the rows that were granted.
 
-Owned by the engine thread, but for `waiting`, which the engine guards. Invariant: a request is admitted only when
-its worst case fits the page pool; decoders always have their row.
+Interactive requests go before background ones; among equals the client with the fewest running requests goes first,
+then who came first. Owned by the engine thread, but for `waiting`, which the engine guards. Invariant: a request is
+admitted only when its worst case fits the page pool; decoders always have their row.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable
 
-from sipd.engine.kv_cache import PageList, PagePool, pages_for
+from sipd.engine.pace import Pace
+from sipd.engine.pass_plan import PassPlan, Sequence
 from sipd.engine.request import Request
+from sipd.engine.reuse import Reuse
 
-
-@dataclass(eq=False, slots=True)
-class Sequence:
-    """An admitted request: its pages, and how many of its tokens the pass under way computes."""
-
-    request: Request
-    pages: PageList
-    n_rows: int = 0
-    parked_since: float | None = None  # time.monotonic() seconds; its reader has been behind since then
-
-    @property
-    def n_tokens(self) -> int:
-        """Prompt and output so far."""
-        return len(self.request.prompt_ids) + len(self.request.output_ids)
-
-    def token(self, position: int) -> int:
-        """The token at a position."""
-        n_prompt = len(self.request.prompt_ids)
-        if position < n_prompt:
-            return self.request.prompt_ids[position]
-        return self.request.output_ids[position - n_prompt]
-
-    @property
-    def n_left(self) -> int:
-        """Tokens whose keys and values are not computed yet."""
-        return self.n_tokens - self.request.n_computed
-
-
-@dataclass(slots=True)
-class PassPlan:
-    """The rows of one pass: (token, position, sequence, logits row or -1), and the sequences in row order."""
-
-    sequences: list[Sequence] = field(default_factory=list)
-    rows: list[tuple[int, int, int, int]] = field(default_factory=list)
-    sampling: list[Sequence] = field(default_factory=list)  # i-th logits row belongs to the i-th of these
-
-    @property
-    def pages(self) -> list[list[int]]:
-        """Pages of each sequence, in row order."""
-        return [sequence.pages.pages for sequence in self.sequences]
+Drafter = Callable[[list[Sequence], int], None]  # sets `drafts` of decoding sequences, this many rows in all
 
 
 class Scheduler:
     """Two queues: requests that wait, sequences that run."""
 
-    def __init__(self, pool: PagePool, max_rows: int, max_active: int) -> None:
-        self.waiting: deque[Request] = deque()
+    def __init__(self, reuse: Reuse, pace: Pace, max_rows: int, max_active: int, max_logit_rows: int) -> None:
+        self.waiting: list[Request] = []  # in the order of arrival
         self.active: list[Sequence] = []
-        self._pool = pool
+        self._reuse = reuse
+        self._pace = pace
         self._max_rows = max_rows
         self._max_active = min(max_active, max_rows)
+        self._max_logit_rows = max_logit_rows
 
     @property
     def n_free_places(self) -> int:
         """Requests that could run at once with those that run now."""
         return self._max_active - len(self.active)
 
-    def worst_case_pages(self, request: Request) -> int:
-        """Pages that a request may need at its end; the last token is sampled, not computed."""
-        return pages_for(len(request.prompt_ids) + request.max_tokens - 1)
+    @property
+    def row_cap(self) -> int:
+        """Rows of a pass while those that run now decode."""
+        return self._pace.row_cap(max(1, len(self.active)))
+
+    def position(self, request: Request) -> int:
+        """How many requests are served before it, itself included; 0 when it does not wait."""
+        return self._order(self.waiting).index(request) + 1 if request in self.waiting else 0
 
     def admit(self) -> list[Sequence]:
-        """Moves requests from the head of the queue as long as their worst case fits; returns the new sequences."""
+        """Moves requests from the queue as long as the next one's worst case fits; returns the new sequences."""
         admitted: list[Sequence] = []
         while self.waiting and len(self.active) < self._max_active:
-            pages = self._pool.reserve(self.worst_case_pages(self.waiting[0]))
-            if pages is None:
+            request = self._order(self.waiting)[0]
+            sequence = self._reuse.admit(request)
+            if sequence is None:
                 break
-            sequence = Sequence(self.waiting.popleft(), pages)
+            self.waiting.remove(request)
             self.active.append(sequence)
             admitted.append(sequence)
         return admitted
 
+    def _order(self, requests: Iterable[Request]) -> list[Request]:
+        """Requests in the order in which they will be admitted if nobody ends or comes."""
+        n_running = Counter(sequence.request.client for sequence in self.active)
+        keyed = []
+        for index, request in enumerate(requests):
+            keyed.append((request.priority, n_running[request.client], index, request))
+            n_running[request.client] += 1
+        return [entry[3] for entry in sorted(keyed, key=lambda entry: entry[:3])]
+
     def remove(self, sequence: Sequence) -> None:
-        """Ends a sequence: its pages are free again."""
+        """Ends a sequence; its pages are the caller's to give back."""
         self.active.remove(sequence)
-        sequence.pages.release()
 
-    def plan_pass(self) -> PassPlan:
-        """The next pass: a row for every decoder, then prompt rows in the order of arrival up to the cap.
+    def plan_pass(self, draft: Drafter | None = None) -> PassPlan:
+        """The next pass: a row for every decoder, its drafts, then prompt rows up to the cap.
 
-        Sequences whose reader is behind sit it out; the plan is empty when that leaves nobody.
+        While nobody decodes, a prompt gets all rows there are. Sequences whose reader is behind, or whose pages are
+        being read from disk, sit it out; the plan is empty when that leaves nobody.
         """
-        ready = [sequence for sequence in self.active if not sequence.request.is_reader_behind()]
-        left = self._max_rows - sum(1 for sequence in ready if sequence.n_left == 1)
+        ready = [s for s in self.active if not s.is_restoring and not s.request.is_reader_behind()]
+        steppers = [s for s in ready if s.n_left == 1]
+        decoders = [s for s in steppers if s.is_decoding]
+        for sequence in steppers:
+            sequence.n_rows, sequence.drafts = 1, ()
+        cap = self._pace.row_cap(len(decoders)) if decoders else self._max_rows
+        prompts = self._prompts(s for s in ready if s.n_left > 1)
+        left = min(self._max_rows, max(cap, len(steppers) + 1)) - len(steppers)
+        for sequence in prompts:
+            sequence.n_rows, sequence.drafts = min(sequence.n_left, left), ()
+            left -= sequence.n_rows
+        n_sampling = len(steppers) + sum(s.n_rows == s.n_left for s in prompts)
+        if draft is not None and decoders:
+            draft(decoders, min(left, self._max_logit_rows - n_sampling))
         plan = PassPlan()
         for sequence in ready:
-            if sequence.n_left == 1:
-                sequence.n_rows = 1
-            else:
-                sequence.n_rows = min(sequence.n_left, left)
-                left -= sequence.n_rows
             if sequence.n_rows:
-                self._add_rows(plan, sequence)
+                plan.add(sequence)
         return plan
 
     @staticmethod
-    def _add_rows(plan: PassPlan, sequence: Sequence) -> None:
-        first = sequence.request.n_computed
-        end = first + sequence.n_rows
-        sequence.pages.cover(end)
-        index = len(plan.sequences)
-        plan.sequences.append(sequence)
-        for position in range(first, end):
-            plan.rows.append((sequence.token(position), position, index, -1))
-        if end == sequence.n_tokens:
-            token, position, _, _ = plan.rows[-1]
-            plan.rows[-1] = (token, position, index, len(plan.sampling))
-            plan.sampling.append(sequence)
+    def _prompts(sequences: Iterable[Sequence]) -> list[Sequence]:
+        """Prompts in the order in which they get rows: clients take turns within a priority."""
+        turn: Counter[str] = Counter()
+        keyed = []
+        for index, sequence in enumerate(sequences):
+            client = sequence.request.client
+            keyed.append((sequence.request.priority, turn[client], index, sequence))
+            turn[client] += 1
+        return [entry[3] for entry in sorted(keyed, key=lambda entry: entry[:3])]

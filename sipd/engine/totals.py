@@ -20,6 +20,8 @@ class Totals:
     storage_wait_s: float = 0.0
     compute_s: float = 0.0
     storage_idle_s: float = 0.0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     def add(self, result: PassResult, n_rows: int, reader_busy_s: float) -> None:
         """Joins one pass, in which readers were busy for `reader_busy_s`."""

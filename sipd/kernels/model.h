@@ -42,6 +42,7 @@ struct sipd_model {
   /* the pass under way */
   const sipd_row *rows;
   int32_t n_rows, n_logits;
+  int32_t end_tile; /* it multiplies no tile from here on: the head's, when no row wants logits */
   const int32_t *page_list, *page_starts;
   sipd_control *control;
   sipd_pass_counters counters;
@@ -55,6 +56,5 @@ void sipd_model_run(sipd_model *m, int is_small, void (*job)(void *, int), void 
 int sipd_embed(sipd_model *m);
 int sipd_pass_matmul(sipd_model *m, const sipd_op *op, int64_t *wait_ns);
 void sipd_pass_attention(sipd_model *m, const sipd_op *op);
-int64_t sipd_now_ns(void);
 
 #endif

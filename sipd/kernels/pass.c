@@ -4,16 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
+#include "mapping.h"
 #include "model.h"
 #include "rope_angles.h"
-
-int64_t sipd_now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 void sipd_model_run(sipd_model *m, int is_small, void (*job)(void *, int), void *arg) {
   if (is_small)
@@ -91,11 +85,6 @@ static void *copy_of(const void *from, size_t bytes) {
   return p;
 }
 
-static uint8_t *map_pages(int64_t bytes) {
-  void *p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  return p == MAP_FAILED ? NULL : p;
-}
-
 sipd_model *sipd_model_create(const sipd_model_config *config, int isa, sipd_pool *pool, sipd_stream *stream,
                               const sipd_tile *tiles, const sipd_matrix *matrices, const sipd_op *ops) {
   sipd_model *m = calloc(1, sizeof *m);
@@ -111,10 +100,10 @@ sipd_model *sipd_model_create(const sipd_model_config *config, int isa, sipd_poo
   m->is_packed = calloc((size_t)config->n_tiles, 1);
   m->is_counted = calloc((size_t)config->n_tiles, 1);
   m->arena_bytes = place(m, NULL, sipd_pool_size(pool));
-  m->arena = map_pages(m->arena_bytes);
+  m->arena = sipd_map((size_t)m->arena_bytes);
   m->page_bytes = sipd_page_bytes(config);
   m->pages_bytes = m->page_bytes * config->n_pages;
-  m->pages = map_pages(m->pages_bytes);
+  m->pages = sipd_map((size_t)m->pages_bytes);
   if (!m->tiles || !m->matrices || !m->program || !m->inverse_frequencies || !m->is_packed || !m->is_counted ||
       !m->arena || !m->pages) {
     sipd_model_destroy(m);
@@ -137,7 +126,18 @@ void sipd_model_destroy(sipd_model *m) {
   free(m);
 }
 
+void sipd_model_repinned(sipd_model *m) {
+  for (int t = 0; t < m->c.n_tiles; t++)
+    if (!sipd_stream_is_pinned(m->stream, m->tiles[t].extent)) m->is_packed[t] = m->is_counted[t] = 0;
+}
+
 float *sipd_model_logits(sipd_model *m, int32_t i) { return m->logits + (int64_t)i * m->c.vocab_size; }
+
+uint8_t *sipd_model_page(sipd_model *m, int32_t i) { return m->pages + i * m->page_bytes; }
+
+void sipd_model_copy_page(sipd_model *m, int32_t from, int32_t to) {
+  memmove(sipd_model_page(m, to), sipd_model_page(m, from), (size_t)m->page_bytes);
+}
 
 typedef struct {
   sipd_model *m;
@@ -206,6 +206,11 @@ static void count_streamed(sipd_model *m, const sipd_op *op) {
   }
 }
 
+/* The first extent that no tile before `end_tile` lies in. */
+static int32_t extent_limit(const sipd_model *m, int32_t end_tile) {
+  return end_tile ? m->tiles[end_tile - 1].extent + 1 : 0;
+}
+
 int sipd_model_pass(sipd_model *m, const sipd_row *rows, int32_t n_rows, int32_t n_logits, const int32_t *pages,
                     const int32_t *page_starts, sipd_control *control, sipd_pass_counters *counters) {
   const int64_t begin = sipd_now_ns();
@@ -215,6 +220,8 @@ int sipd_model_pass(sipd_model *m, const sipd_row *rows, int32_t n_rows, int32_t
   m->page_list = pages;
   m->page_starts = page_starts;
   m->control = control;
+  m->end_tile = n_logits ? m->c.n_tiles : m->c.head_tile0;
+  sipd_stream_begin(m->stream, extent_limit(m, m->end_tile));
   memset(&m->counters, 0, sizeof m->counters);
   atomic_store(&m->has_fault, 0);
   for (int r = 0; r < n_rows; r++) {
@@ -225,6 +232,7 @@ int sipd_model_pass(sipd_model *m, const sipd_row *rows, int32_t n_rows, int32_t
   m->counters.storage_wait_ns = sipd_now_ns() - begin;
   for (int i = 0; i < m->c.n_ops && status == SIPD_PASS_DONE; i++) {
     const sipd_op *op = &m->program[i];
+    if (op->kind == SIPD_OP_SELECT && !n_logits) break; /* inside a prompt: the head would be streamed for nothing */
     switch (op->kind) {
       case SIPD_OP_NORM:
         run_rows(m, op, op->layer < 0 ? n_logits : n_rows, norm_rows);
@@ -249,6 +257,11 @@ int sipd_model_pass(sipd_model *m, const sipd_row *rows, int32_t n_rows, int32_t
     control->steps++;
     control->layer = op->layer;
     if (control->cancel && i + 1 < m->c.n_ops) status = SIPD_PASS_CANCELLED;
+  }
+  if (status == SIPD_PASS_DONE) {
+    const int64_t end = sipd_now_ns();
+    sipd_stream_end(m->stream);
+    m->counters.storage_wait_ns += sipd_now_ns() - end;
   }
   m->counters.total_ns = sipd_now_ns() - begin;
   *counters = m->counters;

@@ -109,7 +109,7 @@ int sipd_pass_matmul(sipd_model *m, const sipd_op *op, int64_t *wait_ns) {
     for (int i = 0; i < b.n; i++)
       if (b.repack[i]) m->is_packed[b.tile[i]] = 1;
     for (int i = first; i < t; i++) {
-      const int is_last_of_extent = i + 1 == m->c.n_tiles || m->tiles[i + 1].extent != m->tiles[i].extent;
+      const int is_last_of_extent = i + 1 == m->end_tile || m->tiles[i + 1].extent != m->tiles[i].extent;
       if (is_last_of_extent) sipd_stream_release(m->stream, m->tiles[i].extent);
     }
     m->control->steps++;

@@ -44,6 +44,9 @@ typedef struct {
   int64_t alignment; /* of offsets, lengths and addresses; 1 for buffered reads */
 } sipd_stream_config;
 
+/* Monotonic time. */
+int64_t sipd_now_ns(void);
+
 sipd_stream *sipd_stream_create(const sipd_stream_config *config, const sipd_extent *extents);
 void sipd_stream_destroy(sipd_stream *s);
 /* Gives the readers their file descriptors; waits until no read is in flight, forgets faults and starts over. */
@@ -53,9 +56,20 @@ const uint8_t *sipd_stream_acquire(sipd_stream *s, int32_t extent, int32_t wait)
 /* The same for a pinned extent, out of order; NULL when not loaded yet. */
 const uint8_t *sipd_stream_pinned(sipd_stream *s, int32_t extent);
 void sipd_stream_release(sipd_stream *s, int32_t extent);
+/* At most so many reads in flight from now on; at first as many as there are readers. */
+void sipd_stream_set_depth(sipd_stream *s, int32_t depth);
+/* A pass begins; it acquires no streamed extent from `limit` on. The readers pass those over, now or in the next passes
+ * until one wants them; what they had read ahead of them is dropped by sipd_stream_end. */
+void sipd_stream_begin(sipd_stream *s, int32_t limit);
+/* The pass has released all that it acquired: the next one begins at extent 0. Waits for dropped reads in flight. */
+void sipd_stream_end(sipd_stream *s);
 /* Starts over at extent 0: what was read ahead is dropped, pinned extents stay. */
 void sipd_stream_rewind(sipd_stream *s);
 int sipd_stream_is_pinned(const sipd_stream *s, int32_t extent);
+/* Changes which extents are pinned, and the ring; for the owner, between passes. The pages of extents that are pinned no
+ * more go back to the kernel, those pinned again are read anew; places in the pin arena stay. Starts over at extent 0.
+ * -1: no memory for the ring, and nothing has changed. Tell the model: sipd_model_repinned. */
+int sipd_stream_repin(sipd_stream *s, const uint8_t *is_pinned, int32_t n_slots, int64_t slot_bytes);
 /* Reports a fault that a read outside the ring met; the readers stop until sipd_stream_open or _rewind. */
 void sipd_stream_fail(sipd_stream *s, const sipd_read_fault *fault);
 int sipd_stream_fault(sipd_stream *s, sipd_read_fault *out);
@@ -175,7 +189,12 @@ int64_t sipd_page_bytes(const sipd_model_config *c);
 /* One pass. rows: sorted by sequence, positions ascending within one. pages[page_starts[i] ..]: the pages of sequence i. */
 int sipd_model_pass(sipd_model *m, const sipd_row *rows, int32_t n_rows, int32_t n_logits, const int32_t *pages,
                     const int32_t *page_starts, sipd_control *control, sipd_pass_counters *counters);
+/* Forgets what is known of tiles that are pinned no more; between passes, after sipd_stream_repin. */
+void sipd_model_repinned(sipd_model *m);
 float *sipd_model_logits(sipd_model *m, int32_t i);
+/* The bytes of KV page i, sipd_page_bytes of them; for the thread that runs passes, between them. */
+uint8_t *sipd_model_page(sipd_model *m, int32_t i);
+void sipd_model_copy_page(sipd_model *m, int32_t from, int32_t to);
 
 typedef struct {
   float temperature, top_p, min_p;

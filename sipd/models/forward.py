@@ -105,8 +105,14 @@ def page_bytes(program: Program) -> int:
     return h.n_layers * 4 * h.kv_width * binding.PAGE_POSITIONS
 
 
+# Per block: keys [kv_head][head_dim][position], then values [kv_head][position][head_dim]
+KV_LAYOUT = f"f16-keys_dim_position-values_position_dim-{binding.PAGE_POSITIONS}"
+
+
 class Forward:
     """A loaded model."""
+
+    kv_layout = KV_LAYOUT  # the same on every instruction set: bytes of a page may go from one to another
 
     def __init__(  # noqa: PLR0917 - the parts in the order in which they are built
         self,
@@ -125,6 +131,7 @@ class Forward:
         self.isa: str = library.sipd_isa_name(binding.isa_index(library, isa)).decode()
         self.control = binding.Control()
         self._library = library
+        self._page_bytes = page_bytes(program)
         self._keep: list[object] = []
         frequencies = (ctypes.c_float * (program.hyperparameters.n_rot // 2))(
             *program.hyperparameters.inverse_frequencies
@@ -243,6 +250,23 @@ class Forward:
         """The logits of one row of the latest pass, (vocab_size,) f32; valid until the next pass."""
         pointer: ctypes._Pointer[ctypes.c_float] = self._library.sipd_model_logits(self._model, row)
         return pointer
+
+    def repinned(self) -> None:
+        """Forgets what it knows of tiles that the stream has given up; after `Stream.repin`, between passes."""
+        self._library.sipd_model_repinned(self._model)
+
+    def page(self, index: int) -> memoryview:
+        """The bytes of a KV page, (page_bytes,), writable, not a copy; for the engine thread, until `close`."""
+        if not 0 <= index < self.shape.n_pages:
+            raise IndexError(f"KV page {index} of {self.shape.n_pages}")
+        address = self._library.sipd_model_page(self._model, index)
+        return memoryview((ctypes.c_uint8 * self._page_bytes).from_address(address)).cast("B")
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Makes page `target` equal to page `source`."""
+        if not (0 <= source < self.shape.n_pages and 0 <= target < self.shape.n_pages):
+            raise IndexError(f"KV pages {source} and {target} of {self.shape.n_pages}")
+        self._library.sipd_model_copy_page(self._model, source, target)
 
     def close(self) -> None:
         """Frees the buffers and ends the threads."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sipd.errors import SipdError
 from sipd.kernels import binding, reference
 from sipd.kernels.reference_quants import F32, FLOAT_TYPES, QuantizedRows, dequantize, quantize
-from sipd.models.forward import ForwardShape, PassResult
+from sipd.models.forward import KV_LAYOUT, ForwardShape, PassResult
 from sipd.models.program import HEAD_LAYER, Attention, Buffer, Norm, Product, Products, Program, Select, Silu, Step
 from sipd.weights.plain_source import PlainSource
 from sipd.weights.plan import Plan, Tile
@@ -59,6 +59,7 @@ class ReferenceForward:
     """A loaded model."""
 
     isa = "numpy"
+    kv_layout = KV_LAYOUT
 
     def __init__(self, program: Program, plan: Plan, source: PlainSource, shape: ForwardShape) -> None:
         """Reads the small tensors. `plan` may begin with the embedding's own tiles. Raises StorageFault or DataLoss."""
@@ -73,9 +74,10 @@ class ReferenceForward:
         self._frequencies = np.array(h.inverse_frequencies, np.float32)
         self._scale = np.float32(1.0 / math.sqrt(h.head_dim))
         self._has_embedding_group = len(plan.group_tiles) > sum(1 for _ in program.product_steps())
-        key_shape = (h.n_layers, shape.n_pages, h.n_kv_heads, h.head_dim, reference.PAGE)
-        self._keys: NDArray[np.float16] = np.zeros(key_shape, np.float16)
-        self._values: NDArray[np.float16] = np.zeros((*key_shape[:3], reference.PAGE, h.head_dim), np.float16)
+        # a page's bytes are those of the kernels' pages
+        self._kv: NDArray[np.float16] = np.zeros(
+            (shape.n_pages, h.n_layers, 2, h.kv_width * reference.PAGE), np.float16
+        )
         self._logits = np.zeros((shape.max_logit_rows, h.vocab_size), np.float32)
         self._counted: set[int] = set()  # pinned tiles whose read is on the account of an earlier pass
 
@@ -107,14 +109,26 @@ class ReferenceForward:
         """The logits of one row of the latest pass, (vocab_size,) f32; valid until the next pass."""
         return ctypes.cast(self._logits[row].ctypes.data, ctypes.POINTER(ctypes.c_float))
 
+    def page(self, index: int) -> memoryview:
+        """The bytes of a KV page, (page_bytes,), writable, not a copy."""
+        if not 0 <= index < self.shape.n_pages:
+            raise IndexError(f"KV page {index} of {self.shape.n_pages}")
+        return memoryview(self._kv[index].reshape(-1).view(np.uint8))
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Makes page `target` equal to page `source`."""
+        self.page(target)[:] = self.page(source)
+
     def close(self) -> None:
         """Frees the KV pages."""
-        self._keys = self._values = np.zeros(0, np.float16)
+        self._kv = np.zeros((0, 0, 2, 0), np.float16)
 
     def _walk(self, state: _Pass, n_logits: int) -> int:
         """Runs the steps; returns PASS_DONE or PASS_CANCELLED."""
         group = int(self._has_embedding_group)
         for number, step in enumerate(self._program.steps):
+            if isinstance(step, Select) and not n_logits:
+                break  # inside a prompt: the head would be read for nothing
             self._run_step(step, state, group, n_logits)
             group += isinstance(step, Products)
             self.control.steps += 1
@@ -193,7 +207,10 @@ class ReferenceForward:
         v = state.buffers[Buffer.V].reshape(n_rows, h.n_kv_heads, h.head_dim)
         q = reference.rope(q, cos_sin, is_neox=h.is_neox)
         k = reference.rope(k, cos_sin, is_neox=h.is_neox)
-        cache = reference.LayerCache(self._keys[layer], self._values[layer])
+        cache = reference.LayerCache(
+            self._kv[:, layer, 0].reshape(-1, h.n_kv_heads, h.head_dim, reference.PAGE),
+            self._kv[:, layer, 1].reshape(-1, h.n_kv_heads, reference.PAGE, h.head_dim),
+        )
         for row in range(n_rows):
             chunk, slot = divmod(int(state.positions[row]), reference.PAGE)
             cache.store(int(state.pages[state.sequences[row]][chunk]), slot, k[row], v[row])

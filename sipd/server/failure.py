@@ -11,7 +11,7 @@ import grpc
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from sipd.errors import InvalidRequest, Overloaded, PromptTooLong, SipdError, StorageFault
+from sipd.errors import InvalidRequest, MemoryLimitLowered, Overloaded, PromptTooLong, SipdError, StorageFault
 
 DOMAIN = "sipd"
 _DETAILS_KEY = "grpc-status-details-bin"
@@ -53,6 +53,8 @@ def _metadata(error: SipdError) -> dict[str, str]:
     """Returns the numbers of an error, so that a client need not parse the text."""
     if isinstance(error, PromptTooLong):
         return {"prompt_tokens": str(error.prompt_tokens), "context_tokens": str(error.context_tokens)}
+    if isinstance(error, MemoryLimitLowered):
+        return {"limit_bytes": str(error.limit_bytes), "needed_bytes": str(error.needed_bytes)}
     if isinstance(error, StorageFault):
         return {"path": error.path, "offset": str(error.offset)}
     return {}

@@ -9,17 +9,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import grpc
 
 from sipd.cgroup import find_memory_cgroup
 from sipd.engine.request import FinishReason, Outcome, Request, Usage
-from sipd.errors import Cancelled, DeadlineExceeded, Draining, EngineFault, Overloaded, SipdError
+from sipd.errors import Draining, Overloaded, SipdError
 from sipd.process_memory import read_process_memory
+from sipd.server.call_events import Call, RequestLabel
+from sipd.server.client_identity import ClientIdentity, identify_client
 from sipd.server.journal import RequestJournal, RequestRecord, cgroup_figures
-from sipd.server.options import StopOptions, read_request_id, read_sampling, read_stop, write_sampling
-from sipd.server.served_model import ServedModel
+from sipd.server.options import read_request_id, read_sampling, read_serving, read_stop
 from sipd.server.service_state import DaemonState, ServiceState
 from sipd.server.sink import Ending, RequestSink
 from sipd.v1 import generation_pb2 as pb
@@ -27,11 +30,6 @@ from sipd.v1 import generation_pb2 as pb
 PROGRESS_INTERVAL_S = 2.0  # proxies and people take silence of a few seconds for a hang
 _RETRY_AFTER_S = 1.0
 _DEADLINE_SLACK_S = 0.1  # transport and engine see the same deadline at slightly different moments
-_REASONS = {
-    FinishReason.STOP: pb.FINISH_REASON_STOP,
-    FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
-    FinishReason.CONTEXT: pb.FINISH_REASON_CONTEXT,
-}
 
 
 class GenerationService:
@@ -49,6 +47,7 @@ class GenerationService:
         self._on_outcome = on_outcome
         self._progress_interval_s = progress_interval_s
         self._n_preparing = 0
+        self._queued: set[Call] = set()
         self._cgroup = find_memory_cgroup()
 
     async def generate(
@@ -57,27 +56,42 @@ class GenerationService:
         """Yields the events of one request; raises SipdError for everything that is refused or fails."""
         remaining_s = context.time_remaining()
         deadline = None if remaining_s is None else time.monotonic() + remaining_s
-        call = await self._prepare(message, deadline)
-        engine = call.served.engine
-        try:
-            engine.submit(call.request)
-        except SipdError as error:
-            self._record_refusal(call.request.request_id, error, len(call.request.prompt_ids))
-            raise
-        try:
-            yield call.accepted(engine.progress(call.request).queue_position)
-            async for event in self._events(call):
-                yield event
-        finally:
-            engine.cancel(call.request)
+        client = identify_client(context)
+        with ExitStack() as place:
+            call = await self._prepare(message, deadline, client, place)
+            engine = call.served.engine
+            try:
+                engine.submit(call.request)
+            except SipdError as error:
+                self._record_refusal(call.label, error, len(call.request.prompt_ids))
+                raise
+            self._queued.add(call)
+            try:
+                self._tell_places()
+                yield call.accepted()
+                async for event in self._events(call):
+                    yield event
+            finally:
+                self._queued.discard(call)
+                engine.cancel(call.request)
 
-    async def _events(self, call: _Call) -> AsyncIterator[pb.GenerateResponse]:
-        """Yields progress while nothing happens, tokens as they come, and finished; raises the outcome's error."""
+    async def _events(self, call: Call) -> AsyncIterator[pb.GenerateResponse]:
+        """Yields progress in silence and when the place in the queue changes, tokens, and finished.
+
+        Raises the error of a request that did not end well.
+        """
+        loop = asyncio.get_running_loop()
+        silent_until = loop.time() + self._progress_interval_s
         while True:
             try:
-                async with asyncio.timeout(self._progress_interval_s):
+                async with asyncio.timeout_at(silent_until):
                     event = await call.sink.next_event()
             except TimeoutError:
+                event = None
+            if event is None and loop.time() < silent_until and call.queue_position() == call.told_position:
+                continue
+            silent_until = loop.time() + self._progress_interval_s
+            if event is None:
                 yield call.progress()
                 continue
             if isinstance(event, Ending):
@@ -87,21 +101,31 @@ class GenerationService:
                 return
             yield pb.GenerateResponse(token=event)
 
-    async def _prepare(self, message: pb.GenerateRequest, deadline: float | None) -> _Call:
-        """Returns the checked request, not yet submitted; refusals get their journal record here."""
-        limit = self._state.config.max_requests + self._state.config.max_queued
-        request_id = ""
+    async def _prepare(
+        self, message: pb.GenerateRequest, deadline: float | None, client: ClientIdentity, place: ExitStack
+    ) -> Call:
+        """Returns the checked request, not yet submitted; refusals get their journal record here.
+
+        `place` holds the client's place from here on.
+        """
+        config = self._state.config
+        limit = config.max_requests + config.max_queued
+        label = RequestLabel(client.name)
         self._n_preparing += 1
         try:
-            request_id = read_request_id(message)
+            label = replace(label, request_id=read_request_id(message))
+            place.enter_context(self._state.places.hold(client, config.max_requests_per_client))
             served = self._state.require_served(message.model if message.HasField("model") else None)
+            self._state.require_memory()
             if self._n_preparing > limit:  # the engine's queue would refuse them anyway, after the tokenising
                 raise Overloaded(f"{self._n_preparing} requests arrive at once, wanted {limit}", _RETRY_AFTER_S)
+            serving = read_serving(message, config)
+            label = replace(label, priority=serving.priority.name.lower(), session=serving.session)
             sampling = read_sampling(message.sampling, served.engine.vocab_size)
             stop = read_stop(message.stop, served.engine.vocab_size)
             prompt_ids = await self._state.prompt_reader().read(message)
         except SipdError as error:
-            self._record_refusal(request_id, error)
+            self._record_refusal(label, error)
             raise
         finally:
             self._n_preparing -= 1
@@ -114,11 +138,12 @@ class GenerationService:
         sink = RequestSink(
             assembler,
             end_ids | stop.token_ids,
-            lambda outcome: self._finish(request, outcome),
+            lambda: self._start(call),
+            lambda outcome: self._finish(call, outcome),
             has_logprobs=sampling.logprobs is not None,
         )
         request = Request(
-            request_id=request_id,
+            request_id=label.request_id,
             prompt_ids=prompt_ids,
             max_tokens=min(stop.max_tokens, served.engine.context_tokens - len(prompt_ids)),
             sampling=sampling,
@@ -126,30 +151,47 @@ class GenerationService:
             is_reader_behind=sink.is_reader_behind,
             end_ids=end_ids | stop.token_ids,
             deadline=deadline,
+            client=client.name,
+            priority=serving.priority,
+            session=f"{client.session_owner}/{serving.session}" if serving.session else "",
+            uses_prefix_cache=serving.uses_prefix_cache,
+            speculates=serving.speculates,
         )
-        return _Call(served, request, stop)
+        call = Call(served, request, stop, label)
+        return call
 
-    def _finish(self, request: Request, outcome: Outcome) -> None:
+    def _start(self, call: Call) -> None:
+        """Takes an admitted request out of the queue as its readers see it."""
+        self._tell_places()
+        self._queued.discard(call)
+
+    def _tell_places(self) -> None:
+        """Has every request that waits look at its place in the queue."""
+        for call in self._queued:
+            call.sink.nudge()
+
+    def _finish(self, call: Call, outcome: Outcome) -> None:
         """Writes the record of a request that ran, whether or not its client is still there."""
         reason = outcome.reason
-        if reason is FinishReason.CANCELLED and _has_passed(request.deadline):
+        if reason is FinishReason.CANCELLED and _has_passed(call.request.deadline):
             reason = FinishReason.DEADLINE  # gRPC cancelled the call because its deadline passed
         error = "" if outcome.error is None or reason is not outcome.reason else outcome.error.reason
         if reason is FinishReason.CANCELLED and self._state.state is DaemonState.DRAINING:
             error = Draining.reason  # what its client was told
-        self._write_record(request.request_id, reason.value, error, outcome.usage)
+        self._write_record(call.label, reason.value, error, outcome.usage)
+        self._tell_places()
         self._on_outcome(outcome)
 
-    def _record_refusal(self, request_id: str, error: SipdError, prompt_tokens: int = 0) -> None:
-        self._write_record(request_id, "refused", error.reason, Usage(prompt_tokens=prompt_tokens))
+    def _record_refusal(self, label: RequestLabel, error: SipdError, prompt_tokens: int = 0) -> None:
+        self._write_record(label, "refused", error.reason, Usage(prompt_tokens=prompt_tokens))
 
-    def _write_record(self, request_id: str, finish_reason: str, error: str, usage: Usage) -> None:
+    def _write_record(self, label: RequestLabel, finish_reason: str, error: str, usage: Usage) -> None:
         current, peak = cgroup_figures(self._cgroup)
         served, ledger = self._state.served, self._state.ledger
         memory = read_process_memory()
         self._journal.write(
             RequestRecord(
-                request_id=request_id,
+                request_id=label.request_id,
                 model="" if served is None else served.name,
                 finish_reason=finish_reason,
                 usage=usage,
@@ -158,92 +200,11 @@ class GenerationService:
                 cgroup_current=current,
                 cgroup_peak=peak,
                 error=error,
+                client=label.client,
+                priority=label.priority,
+                session=label.session,
             )
         )
-
-
-class _Call:
-    """One request with what its events need."""
-
-    def __init__(self, served: ServedModel, request: Request, stop: StopOptions) -> None:
-        self.served = served
-        self.request = request
-        self.stop = stop
-        assert isinstance(request.sink, RequestSink)
-        self.sink: RequestSink = request.sink
-
-    def accepted(self, queue_position: int) -> pb.GenerateResponse:
-        """Returns the first event."""
-        return pb.GenerateResponse(
-            accepted=pb.Accepted(
-                request_id=self.request.request_id,
-                queue_position=queue_position,
-                prompt_tokens=len(self.request.prompt_ids),
-                sampling=write_sampling(self.request.sampling),
-                max_tokens=self.request.max_tokens,
-                context_tokens=self.served.engine.context_tokens,
-                model=self.served.name,
-            )
-        )
-
-    def progress(self) -> pb.GenerateResponse:
-        """Returns where the request stands."""
-        now = self.served.engine.progress(self.request)
-        return pb.GenerateResponse(
-            progress=pb.Progress(
-                queue_position=now.queue_position,
-                prompt_tokens_done=now.prompt_tokens_done,
-                prompt_tokens=now.prompt_tokens,
-                layer=now.layer,
-                n_layers=now.n_layers,
-            )
-        )
-
-    def finished(self, ending: Ending) -> pb.GenerateResponse:
-        """Returns the last event; raises the error of a request that did not end well."""
-        outcome = ending.outcome
-        if outcome.error is not None:
-            raise outcome.error
-        if outcome.reason not in _REASONS:
-            raise _missing_error(outcome.reason)
-        usage, memory = outcome.usage, read_process_memory()
-        is_bound_by_context = outcome.reason is FinishReason.LENGTH and self.request.max_tokens < self.stop.max_tokens
-        event = pb.Finished(
-            reason=pb.FINISH_REASON_CONTEXT if is_bound_by_context else _REASONS[outcome.reason],
-            usage=pb.Usage(
-                prompt_tokens=usage.prompt_tokens,
-                completion_tokens=usage.completion_tokens,
-                cached_tokens=usage.cached_tokens,
-            ),
-            streamed_bytes=usage.streamed_bytes,
-            head_bytes=usage.head_bytes,
-            embedding_bytes=usage.embedding_bytes,
-            passes=usage.passes,
-            prefill_passes=usage.prefill_passes,
-            kv_bytes=usage.kv_bytes,
-            timings=pb.Timings(
-                queue_s=usage.queue_s,
-                first_token_s=usage.first_token_s,
-                total_s=usage.total_s,
-                storage_wait_s=usage.storage_wait_s,
-            ),
-            rss_anon_bytes=memory.rss_anon,
-            rss_file_bytes=memory.rss_file,
-            rss_peak_bytes=memory.rss_peak,
-        )
-        if ending.stop_string is not None:
-            event.stop_string = ending.stop_string
-        elif outcome.end_token_id is not None:
-            event.stop_token_id = outcome.end_token_id
-        return pb.GenerateResponse(finished=event)
-
-
-def _missing_error(reason: FinishReason) -> SipdError:
-    if reason is FinishReason.CANCELLED:
-        return Cancelled("the request was cancelled")
-    if reason is FinishReason.DEADLINE:
-        return DeadlineExceeded("the request's deadline passed")
-    return EngineFault("a pass failed")
 
 
 def _has_passed(deadline: float | None) -> bool:

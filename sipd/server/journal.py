@@ -35,6 +35,9 @@ class RequestRecord:
     cgroup_current: int | None = None
     cgroup_peak: int | None = None
     error: str = ""  # the stable reason string
+    client: str = ""  # by the rule of client_identity
+    priority: str = ""  # "interactive" or "background"
+    session: str = ""
 
 
 def record_fields(record: RequestRecord) -> dict[str, str]:
@@ -45,9 +48,15 @@ def record_fields(record: RequestRecord) -> dict[str, str]:
         "SIPD_MODEL": record.model,
         "SIPD_FINISH_REASON": record.finish_reason,
         "SIPD_ERROR": record.error or None,
+        "SIPD_CLIENT": record.client or None,
+        "SIPD_PRIORITY": record.priority or None,
+        "SIPD_SESSION": record.session or None,
         "SIPD_PROMPT_TOKENS": usage.prompt_tokens,
         "SIPD_COMPLETION_TOKENS": usage.completion_tokens,
         "SIPD_CACHED_TOKENS": usage.cached_tokens,
+        "SIPD_RESTORED_TOKENS": usage.restored_tokens,
+        "SIPD_DRAFTED_TOKENS": usage.drafted_tokens,
+        "SIPD_ACCEPTED_TOKENS": usage.accepted_tokens,
         "SIPD_PASSES": usage.passes,
         "SIPD_PREFILL_PASSES": usage.prefill_passes,
         "SIPD_STREAMED_BYTES": usage.streamed_bytes,

@@ -1,4 +1,8 @@
-"""Binds the addresses that the daemon listens on; all of them or none."""
+"""Binds the addresses that the daemon listens on; all of them or none.
+
+Invariant: with TLS set, every address that the network reaches speaks TLS alone; loopback and Unix sockets stay plain,
+since nobody else can listen in there and local programs need no certificate.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ import grpc
 from sipd.errors import ConfigError
 from sipd.listen_address import ListenAddress
 from sipd.server.socket_claim import BoundSocket, claim_socket_path, socket_umask
+from sipd.server.tls import ServerTls
 
 _LOG = logging.getLogger("sipd.listen")
 
@@ -18,8 +23,9 @@ _LOG = logging.getLogger("sipd.listen")
 class Listener:
     """The bound addresses of one server; owned by the event loop's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ServerTls | None = None) -> None:
         self.bound: list[ListenAddress] = []
+        self._tls = tls
         self._sockets: list[BoundSocket] = []
 
     def bind(self, server: grpc.aio.Server, addresses: Sequence[ListenAddress]) -> None:
@@ -41,7 +47,7 @@ class Listener:
             claim_socket_path(Path(address.host))
         try:
             with socket_umask():
-                port = server.add_insecure_port(str(address))
+                port = self._add_port(server, address)
         except RuntimeError as error:
             raise ConfigError("listen", f"cannot listen on {address}: {error}") from error
         if address.is_unix:
@@ -49,5 +55,10 @@ class Listener:
             self.bound.append(address)
         else:
             self.bound.append(ListenAddress(address.host, port))
-        if not address.is_local:
+        if not address.is_local and self._tls is None:
             _LOG.warning("%s can be reached from the network, unencrypted", self.bound[-1])
+
+    def _add_port(self, server: grpc.aio.Server, address: ListenAddress) -> int:
+        if address.is_local or self._tls is None:
+            return server.add_insecure_port(str(address))
+        return server.add_secure_port(str(address), self._tls.credentials())

@@ -80,11 +80,16 @@ class ModelService:
                 max_logprobs=MAX_LOGPROBS,
                 max_logit_biases=MAX_LOGIT_BIASES,
                 default_max_tokens=DEFAULT_MAX_TOKENS,
+                max_requests_per_client=config.max_requests_per_client,
+                max_sessions=config.max_sessions if config.prefix_cache else 0,
             ),
             capabilities=pb.Capabilities(
                 has_chat_template=text is not None and text.has_chat_template,
                 accepts_text=text is not None,
                 arithmetic_contract=engine.arithmetic_contract,
                 isa=engine.isa,
+                has_prefix_cache=config.prefix_cache,
+                has_speculation=config.speculation,
+                has_draft_model=config.speculation and config.draft_model is not None,
             ),
         )

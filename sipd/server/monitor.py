@@ -1,12 +1,15 @@
-"""Looks at the engine once a second: is it alive, what does STATUS= say, may the watchdog be fed.
+"""Looks at the engine and at memory once a second: is it alive, what does STATUS= say, may the watchdog be fed.
 
 Invariant: WATCHDOG=1 follows from the engine's own progress counter, so a wedged engine is restarted by systemd.
 """
 
 from __future__ import annotations
 
+from sipd.cgroup import find_memory_cgroup
 from sipd.engine.request import EngineStatus
 from sipd.process_memory import read_process_memory
+from sipd.server.events import Events
+from sipd.server.memory_watch import MemoryWatch
 from sipd.server.notify import Notifier
 from sipd.server.service_state import DaemonState, ServiceState
 
@@ -18,7 +21,9 @@ _MIB = 1024**2
 class Monitor:
     """Owned by the event loop's thread; `tick` is called every `interval_s`."""
 
-    def __init__(self, state: ServiceState, notifier: Notifier, watchdog_s: float | None) -> None:
+    def __init__(
+        self, state: ServiceState, notifier: Notifier, watchdog_s: float | None, events: Events | None = None
+    ) -> None:
         self._state = state
         self._notifier = notifier
         self._has_watchdog = watchdog_s is not None
@@ -26,6 +31,9 @@ class Monitor:
         self.interval_s = _TICK_S if watchdog_s is None else min(_TICK_S, watchdog_s / 3)
         self._last_progress = -1
         self._last_line = ""
+        self._memory: MemoryWatch | None = None
+        if state.ledger is not None and state.served is not None:
+            self._memory = MemoryWatch(state.ledger, state.served.engine, events or Events(), find_memory_cgroup())
 
     def tick(self) -> bool:
         """Reports to systemd; returns whether the engine is alive."""
@@ -37,6 +45,8 @@ class Monitor:
         if self._has_watchdog and status.progress_count != self._last_progress:
             self._notifier.watchdog()
         self._last_progress = status.progress_count
+        if self._memory is not None:
+            self._memory.look()
         line = self.line(status)
         if line != self._last_line:
             self._notifier.status(line)
@@ -54,4 +64,6 @@ class Monitor:
         line += f", {status.read_bytes_per_s / _MB:.0f} MB/s, {read_process_memory().rss_anon / _MIB:.0f}"
         if self._state.ledger is not None:
             line += f"/{self._state.ledger.limit_bytes / _MIB:.0f}"
+            if self._state.ledger.shortfall().n_bytes:
+                return line + " MiB, over the limit: new requests are refused"
         return line + " MiB"

@@ -1,4 +1,4 @@
-"""Reads the sampling and stop options of a request: defaults filled in, bounds checked, fields named.
+"""Reads the options of a request: defaults filled in, bounds checked, fields named.
 
 Invariant: presence decides, never zero; what is returned is what is echoed in Accepted and what the engine uses.
 """
@@ -11,6 +11,8 @@ import secrets
 import struct
 from dataclasses import dataclass
 
+from sipd.config import Config
+from sipd.engine.request import Priority
 from sipd.engine.sampling import SamplingOptions
 from sipd.errors import InvalidRequest
 from sipd.text.stop import check_stop_strings
@@ -18,7 +20,13 @@ from sipd.v1 import generation_pb2 as pb
 
 DEFAULT_MAX_TOKENS = 256
 MAX_STOP_TOKEN_IDS = 64
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_WANTED_NAME = "wanted 1 to 64 characters of A-Z a-z 0-9 . _ : -"
+_PRIORITIES = {
+    pb.PRIORITY_UNSPECIFIED: Priority.INTERACTIVE,
+    pb.PRIORITY_INTERACTIVE: Priority.INTERACTIVE,
+    pb.PRIORITY_BACKGROUND: Priority.BACKGROUND,
+}
 _FLOATS = (
     "temperature",
     "top_p",
@@ -40,12 +48,42 @@ class StopOptions:
     includes_stop: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ServingOptions:
+    """How a request is served, as far as the settings allow; none of it changes its text."""
+
+    priority: Priority
+    session: str  # empty: none
+    uses_prefix_cache: bool
+    speculates: bool
+
+
+def read_serving(message: pb.GenerateRequest, config: Config) -> ServingOptions:
+    """Returns the checked options; raises InvalidRequest."""
+    if message.priority not in _PRIORITIES:
+        raise InvalidRequest("priority", f"found {message.priority}, wanted one of {sorted(_PRIORITIES)}")
+    if message.HasField("session") and _NAME.fullmatch(message.session) is None:
+        raise InvalidRequest("session", _WANTED_NAME)
+    uses_prefix_cache = config.prefix_cache and (message.prefix_cache or not message.HasField("prefix_cache"))
+    return ServingOptions(
+        priority=_PRIORITIES[message.priority],
+        session=message.session if config.max_sessions and uses_prefix_cache else "",
+        uses_prefix_cache=uses_prefix_cache,
+        speculates=config.speculation and (message.speculation or not message.HasField("speculation")),
+    )
+
+
+def write_priority(priority: Priority) -> pb.Priority:
+    """Returns the priority as the contract names it."""
+    return pb.PRIORITY_BACKGROUND if priority is Priority.BACKGROUND else pb.PRIORITY_INTERACTIVE
+
+
 def read_request_id(message: pb.GenerateRequest) -> str:
     """Returns the client's id or a fresh one; raises InvalidRequest."""
     if not message.HasField("request_id"):
         return secrets.token_hex(8)
-    if _REQUEST_ID.fullmatch(message.request_id) is None:
-        raise InvalidRequest("request_id", "wanted 1 to 64 characters of A-Z a-z 0-9 . _ : -")
+    if _NAME.fullmatch(message.request_id) is None:
+        raise InvalidRequest("request_id", _WANTED_NAME)
     return str(message.request_id)
 
 

@@ -29,6 +29,11 @@ MODEL = "sipd.v1.ModelService"
 STATUS = "sipd.v1.StatusService"
 # Above max_request_bytes at its default, so that a prompt of 5 MB gets our own INVALID_ARGUMENT.
 _RECEIVE_BYTES = 6 * 1024**2
+_HEADER_BYTES = 8 * 1024  # a bearer token and a proxy's fields take less
+_MAX_CONNECTIONS = 64  # of each address, so that a flood from the network leaves the Unix socket free; 43 KiB each
+_HANDSHAKE_MS = 10_000  # until TLS and HTTP/2 are settled; gRPC's default is 120 s
+_IDLE_MS = 300_000  # of a connection without a call under way; clients connect again by themselves
+_AGE_MS = 3_600_000  # new calls need a new handshake by then, so a client CA that was taken away counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +78,16 @@ def _options(max_request: int) -> list[tuple[str, int]]:
     return [
         ("grpc.so_reuseport", 0),  # a second daemon on the same port is an error, not a coin toss
         ("grpc.max_receive_message_length", max(_RECEIVE_BYTES, max_request)),
-        ("grpc.max_metadata_size", 16 * 1024),
+        ("grpc.max_metadata_size", _HEADER_BYTES),
+        ("grpc.absolute_max_metadata_size", _HEADER_BYTES),  # between the two, gRPC would refuse by chance
         # Without probing, flow control holds a call that is not read at 64 KiB; requests are small, so nothing is lost.
         ("grpc.http2.bdp_probe", 0),
-        ("grpc.max_concurrent_streams", 256),
+        # Above the 40 requests that run and wait by default; a stream costs 22 KiB and its header.
+        ("grpc.max_concurrent_streams", 64),
+        ("grpc.max_allowed_incoming_connections", _MAX_CONNECTIONS),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        ("grpc.max_connection_idle_ms", _IDLE_MS),
+        ("grpc.max_connection_age_ms", _AGE_MS),  # its grace stays endless: calls under way live on
         # Clients may ping every 10 s through a silent prefill; 8 s leaves room for jitter. The default is 300 s.
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 8_000),
         ("grpc.keepalive_permit_without_calls", 1),

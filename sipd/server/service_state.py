@@ -10,8 +10,9 @@ import time
 from dataclasses import dataclass, field
 
 from sipd.config import Config
-from sipd.errors import Draining, EngineFault, NotFound, Starting
+from sipd.errors import Draining, EngineFault, MemoryLimitLowered, NotFound, Starting
 from sipd.memory import Ledger
+from sipd.server.client_places import ClientPlaces
 from sipd.server.prompt import PromptReader
 from sipd.server.served_model import ServedModel
 
@@ -36,6 +37,7 @@ class ServiceState:
     served: ServedModel | None = None
     ledger: Ledger | None = None
     last_error: str = ""
+    places: ClientPlaces = field(default_factory=ClientPlaces)
     started_at: float = field(default_factory=time.monotonic)
     _prompts: PromptReader | None = None
 
@@ -49,6 +51,12 @@ class ServiceState:
         if self._prompts is None:
             self._prompts = PromptReader(self.require_served())
         return self._prompts
+
+    def require_memory(self) -> None:
+        """Raises MemoryLimitLowered while more is promised than the limit of now holds."""
+        shortfall = None if self.ledger is None else self.ledger.shortfall()
+        if shortfall is not None and shortfall.n_bytes:
+            raise MemoryLimitLowered(shortfall.limit_bytes, shortfall.needed_bytes)
 
     def require_served(self, model_name: str | None = None) -> ServedModel:
         """Returns the model; raises Starting, Draining, EngineFault, or NotFound for a name that is not served."""

@@ -29,24 +29,27 @@ class Ending:
 
 
 class RequestSink:
-    """Implements engine.request.Sink. `token` and `finished` run in the engine thread, `next_event` in the loop's."""
+    """Implements engine.request.Sink, whose methods run in the engine's thread; the others run in the event loop's."""
 
     def __init__(
         self,
         assembler: AssemblerLike | None,
         end_ids: frozenset[int],
+        on_started: Callable[[], None],
         on_finished: Callable[[Outcome], None],
         *,
         has_logprobs: bool,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[pb.Token | Ending] = asyncio.Queue()
+        self._events: asyncio.Queue[pb.Token | Ending | None] = asyncio.Queue()
         self._assembler = assembler
         self._end_ids = end_ids
+        self._on_started = on_started
         self._on_finished = on_finished
         self._has_logprobs = has_logprobs
         self._waiting: deque[SampledToken] = deque()  # tokens whose text is held back
         self._stop_string: str | None = None
+        self._is_nudged = False
         self._n_posted = 0  # written by the engine's thread
         self._n_taken = 0  # written by the event loop's
 
@@ -55,7 +58,8 @@ class RequestSink:
         return self._n_posted - self._n_taken >= MAX_PENDING
 
     def started(self) -> None:
-        """The request was admitted; progress events tell it, so nothing is sent."""
+        """The request was admitted: the places of all that wait have changed."""
+        self._call(lambda _: self._on_started(), None)
 
     def token(self, token: SampledToken) -> bool:
         """Sends what became stable; returns True when a stop string matched."""
@@ -78,10 +82,19 @@ class RequestSink:
             self._stop_string = piece.matched
         self._post(self._finish, Ending(outcome, self._stop_string))
 
-    async def next_event(self) -> pb.Token | Ending:
-        """Waits for the next item; the Ending is the last."""
+    def nudge(self) -> None:
+        """Wakes the reader although there is no event, since the request's place in the queue may have changed."""
+        if not self._is_nudged:  # one is enough, however slow the reader
+            self._is_nudged = True
+            self._events.put_nowait(None)
+
+    async def next_event(self) -> pb.Token | Ending | None:
+        """Waits for the next item: None is a nudge, the Ending is the last."""
         event = await self._events.get()
-        self._n_taken += 1
+        if event is None:
+            self._is_nudged = False
+        else:
+            self._n_taken += 1
         return event
 
     def _finish(self, ending: Ending) -> None:
@@ -101,6 +114,9 @@ class RequestSink:
 
     def _post(self, callback: Callable[[Any], object], item: object) -> None:
         self._n_posted += 1
+        self._call(callback, item)
+
+    def _call(self, callback: Callable[[Any], object], item: object) -> None:
         try:
             self._loop.call_soon_threadsafe(callback, item)
         except RuntimeError:  # the loop is closed: the daemon is exiting and nobody listens

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 
 import sipd
-from sipd.cgroup import MemoryCgroup, find_memory_cgroup
+from sipd.cgroup import find_memory_cgroup
 from sipd.engine.request import EngineStatus
-from sipd.memory import Ledger
-from sipd.process_memory import read_process_memory
+from sipd.server.memory_status import describe_memory
 from sipd.server.service_state import ServiceState
 from sipd.v1 import status_pb2 as pb
 
@@ -23,43 +22,24 @@ class StatusService:
     async def get_status(self, _message: pb.GetStatusRequest) -> pb.GetStatusResponse:
         """Returns the snapshot."""
         state = self._state
+        status = None if state.served is None else state.served.engine.status()
         response = pb.GetStatusResponse(
             version=sipd.__version__,
             state=pb.DaemonState.Name(state.state.value),
             uptime_s=time.monotonic() - state.started_at,
-            memory=_memory(state.ledger, self._cgroup),
+            memory=describe_memory(state.ledger, self._cgroup, status),
             last_error=state.last_error,
         )
-        if state.served is not None:
-            status = state.served.engine.status()
+        if state.served is not None and status is not None:
             response.model = state.served.name
             response.last_error = response.last_error or status.last_error
             _fill(response, status, uses_direct_io=state.served.engine.uses_direct_io)
+            _fill_sharing(response, status, state)
         return response
-
-
-def _memory(ledger: Ledger | None, cgroup: MemoryCgroup | None) -> pb.Memory:
-    memory = read_process_memory()
-    message = pb.Memory(rss_anon_bytes=memory.rss_anon, rss_file_bytes=memory.rss_file, rss_peak_bytes=memory.rss_peak)
-    if ledger is not None:
-        message.budget_bytes = ledger.limit_bytes
-        for term in ledger.terms():
-            message.ledger.add(name=term.name, bytes=term.n_bytes)
-    if cgroup is not None:
-        pages = cgroup.page_bytes()
-        message.cgroup.version = cgroup.version
-        message.cgroup.current_bytes = cgroup.current_bytes() or 0
-        message.cgroup.anon_bytes, message.cgroup.file_bytes = pages.anonymous, pages.file
-        limit = cgroup.limit_bytes()
-        if limit is not None:
-            message.cgroup.limit_bytes = limit
-    return message
 
 
 def _fill(response: pb.GetStatusResponse, status: EngineStatus, *, uses_direct_io: bool) -> None:
     """Copies the engine's figures."""
-    response.memory.kv_used_bytes = status.kv_bytes_in_use
-    response.memory.kv_granted_bytes = status.kv_bytes_granted
     response.queue.CopyFrom(pb.Queue(active=status.n_active, queued=status.n_queued, max_queued=status.max_queued))
     response.storage.CopyFrom(
         pb.Storage(
@@ -67,6 +47,11 @@ def _fill(response: pb.GetStatusResponse, status: EngineStatus, *, uses_direct_i
             uses_direct_io=uses_direct_io,
             pass_bytes=status.plan_bytes,
             pinned_bytes=status.pinned_bytes,
+            readers=status.n_readers,
+            read_bytes=status.read_size,
+            probed=[
+                pb.ProbedRate(readers=n, read_bytes=size, bytes_per_s=rate) for n, size, rate in status.probe_rates
+            ],
         )
     )
     response.totals.CopyFrom(
@@ -80,5 +65,37 @@ def _fill(response: pb.GetStatusResponse, status: EngineStatus, *, uses_direct_i
             storage_wait_s=status.storage_wait_s_total,
             compute_s=status.compute_s_total,
             storage_idle_s=status.storage_idle_s_total,
+        )
+    )
+
+
+def _fill_sharing(response: pb.GetStatusResponse, status: EngineStatus, state: ServiceState) -> None:
+    """Copies how passes are shared, and what is reused and guessed to need fewer of them."""
+    config = state.config
+    response.scheduling.CopyFrom(
+        pb.Scheduling(
+            max_rows_per_pass=status.max_rows,
+            rows_while_decoding=status.row_cap,
+            max_active=config.max_requests,
+            max_requests_per_client=config.max_requests_per_client,
+            clients=state.places.n_clients,
+        )
+    )
+    response.prefix_cache.CopyFrom(
+        pb.PrefixCache(
+            is_on=config.prefix_cache,
+            cached_bytes=status.kv_bytes_cached,
+            cached_tokens=status.cached_tokens_total,
+            restored_tokens=status.restored_tokens_total,
+            sessions=status.n_sessions,
+            max_sessions=config.max_sessions if config.prefix_cache else 0,
+        )
+    )
+    response.speculation.CopyFrom(
+        pb.Speculation(
+            is_on=config.speculation,
+            drafted_tokens=status.drafted_tokens_total,
+            accepted_tokens=status.accepted_tokens_total,
+            has_draft_model=config.speculation and config.draft_model is not None,
         )
     )

@@ -6,19 +6,28 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PRIORITY_UNSPECIFIED: _ClassVar[Priority]
+    PRIORITY_INTERACTIVE: _ClassVar[Priority]
+    PRIORITY_BACKGROUND: _ClassVar[Priority]
+
 class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     FINISH_REASON_UNSPECIFIED: _ClassVar[FinishReason]
     FINISH_REASON_STOP: _ClassVar[FinishReason]
     FINISH_REASON_LENGTH: _ClassVar[FinishReason]
     FINISH_REASON_CONTEXT: _ClassVar[FinishReason]
+PRIORITY_UNSPECIFIED: Priority
+PRIORITY_INTERACTIVE: Priority
+PRIORITY_BACKGROUND: Priority
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
 FINISH_REASON_CONTEXT: FinishReason
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("prompt", "token_ids", "chat", "sampling", "stop", "model", "request_id", "parse_special_tokens", "add_special_tokens")
+    __slots__ = ("prompt", "token_ids", "chat", "sampling", "stop", "model", "request_id", "parse_special_tokens", "add_special_tokens", "priority", "session", "prefix_cache", "speculation")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +37,10 @@ class GenerateRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PARSE_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_CACHE_FIELD_NUMBER: _ClassVar[int]
+    SPECULATION_FIELD_NUMBER: _ClassVar[int]
     prompt: str
     token_ids: TokenIds
     chat: ChatInput
@@ -37,7 +50,11 @@ class GenerateRequest(_message.Message):
     request_id: str
     parse_special_tokens: bool
     add_special_tokens: bool
-    def __init__(self, prompt: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., model: _Optional[str] = ..., request_id: _Optional[str] = ..., parse_special_tokens: bool = ..., add_special_tokens: bool = ...) -> None: ...
+    priority: Priority
+    session: str
+    prefix_cache: bool
+    speculation: bool
+    def __init__(self, prompt: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., model: _Optional[str] = ..., request_id: _Optional[str] = ..., parse_special_tokens: bool = ..., add_special_tokens: bool = ..., priority: _Optional[_Union[Priority, str]] = ..., session: _Optional[str] = ..., prefix_cache: bool = ..., speculation: bool = ...) -> None: ...
 
 class TokenIds(_message.Message):
     __slots__ = ("ids",)
@@ -117,7 +134,7 @@ class GenerateResponse(_message.Message):
     def __init__(self, accepted: _Optional[_Union[Accepted, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., token: _Optional[_Union[Token, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
 
 class Accepted(_message.Message):
-    __slots__ = ("request_id", "queue_position", "prompt_tokens", "sampling", "max_tokens", "context_tokens", "model")
+    __slots__ = ("request_id", "queue_position", "prompt_tokens", "sampling", "max_tokens", "context_tokens", "model", "priority", "session")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     QUEUE_POSITION_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +142,8 @@ class Accepted(_message.Message):
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     queue_position: int
     prompt_tokens: int
@@ -132,21 +151,25 @@ class Accepted(_message.Message):
     max_tokens: int
     context_tokens: int
     model: str
-    def __init__(self, request_id: _Optional[str] = ..., queue_position: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_tokens: _Optional[int] = ..., context_tokens: _Optional[int] = ..., model: _Optional[str] = ...) -> None: ...
+    priority: Priority
+    session: str
+    def __init__(self, request_id: _Optional[str] = ..., queue_position: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_tokens: _Optional[int] = ..., context_tokens: _Optional[int] = ..., model: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., session: _Optional[str] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("queue_position", "prompt_tokens_done", "prompt_tokens", "layer", "n_layers")
+    __slots__ = ("queue_position", "prompt_tokens_done", "prompt_tokens", "layer", "n_layers", "cached_tokens")
     QUEUE_POSITION_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_DONE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     LAYER_FIELD_NUMBER: _ClassVar[int]
     N_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     queue_position: int
     prompt_tokens_done: int
     prompt_tokens: int
     layer: int
     n_layers: int
-    def __init__(self, queue_position: _Optional[int] = ..., prompt_tokens_done: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., layer: _Optional[int] = ..., n_layers: _Optional[int] = ...) -> None: ...
+    cached_tokens: int
+    def __init__(self, queue_position: _Optional[int] = ..., prompt_tokens_done: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., layer: _Optional[int] = ..., n_layers: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
 
 class Token(_message.Message):
     __slots__ = ("text", "ids", "logprobs")
@@ -209,14 +232,20 @@ class Finished(_message.Message):
     def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., stop_string: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., streamed_bytes: _Optional[int] = ..., head_bytes: _Optional[int] = ..., embedding_bytes: _Optional[int] = ..., passes: _Optional[int] = ..., prefill_passes: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., rss_anon_bytes: _Optional[int] = ..., rss_file_bytes: _Optional[int] = ..., rss_peak_bytes: _Optional[int] = ...) -> None: ...
 
 class Usage(_message.Message):
-    __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens")
+    __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "restored_tokens", "drafted_tokens", "accepted_tokens")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DRAFTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
-    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
+    restored_tokens: int
+    drafted_tokens: int
+    accepted_tokens: int
+    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., restored_tokens: _Optional[int] = ..., drafted_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ...) -> None: ...
 
 class Timings(_message.Message):
     __slots__ = ("queue_s", "first_token_s", "total_s", "storage_wait_s")

@@ -10,11 +10,11 @@ import ctypes
 import errno
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sipd.errors import DataLoss, SipdError, StorageFault
 from sipd.kernels import binding
-from sipd.weights.plan import PLACE, Plan
+from sipd.weights.plan import PLACE, Plan, choose_pinned
 from sipd.weights.reader import WeightFiles
 
 # Errors that mean "this file system does not do direct reads after all"
@@ -64,6 +64,32 @@ def shape_stream(plan: Plan, pinned: frozenset[int], n_slots: int, n_readers: in
     return StreamShape(slots, n_readers, slot_bytes, slack, offsets, at)
 
 
+def shrink_shape(
+    plan: Plan, shape: StreamShape, n_bytes: int, n_slots: int, keep: frozenset[int] = frozenset()
+) -> StreamShape:
+    """The shape that gives `n_bytes` back by pinning less, or all that can be given back when that is less.
+
+    What stays pinned is what a smaller budget would have pinned, at the same places; `keep` stays in any case (an
+    embedding that the plan holds for its rows alone). A wholly pinned plan gets a ring of `n_slots` first.
+    """
+    kept_bytes = sum(plan.extents[index].span_bytes for index in keep)
+    slots, slot_bytes = shape.n_slots, shape.slot_bytes
+    if slot_bytes < plan.largest_span:
+        slots, slot_bytes = n_slots, plan.largest_span
+    grown = slots * slot_bytes + shape.slack_bytes - shape.ring_bytes
+    room = max(0, shape.pin_bytes - n_bytes - grown - kept_bytes)
+    candidates = [index for index in shape.pin_offsets if index not in keep]
+    chosen = choose_pinned([plan.extents[index] for index in candidates], room)
+    pinned = keep.intersection(shape.pin_offsets) | {candidates[index] for index in chosen}
+    return replace(
+        shape,
+        n_slots=slots,
+        slot_bytes=slot_bytes,
+        pin_offsets={index: at for index, at in shape.pin_offsets.items() if index in pinned},
+        pin_bytes=sum(plan.extents[index].span_bytes for index in pinned),
+    )
+
+
 class Stream:
     """The native stream over one checkpoint's files."""
 
@@ -73,6 +99,7 @@ class Stream:
         """Allocates the ring and starts the readers, which begin to read at once. Raises SipdError without memory."""
         self._library = library
         self._files = files
+        self._n_extents = len(plan.extents)
         self._report: Callable[[str], None] = lambda _message: None
         self._closing = threading.Lock()  # held while `counters` looks at what `close` frees
         self._counters = StreamCounters(0, 0, 0.0)
@@ -124,6 +151,15 @@ class Stream:
     def rewind(self) -> None:
         """Starts over at the first tile; what was read ahead is dropped, pinned tiles stay."""
         self._library.sipd_stream_rewind(self.handle)
+
+    def repin(self, shape: StreamShape) -> None:
+        """Takes over a shape of `shrink_shape`, or the first one again; between passes, before `Forward.repinned`.
+
+        Raises SipdError without memory for its ring; nothing has changed then.
+        """
+        is_pinned = bytes(index in shape.pin_offsets for index in range(self._n_extents))
+        if self._library.sipd_stream_repin(self.handle, is_pinned, shape.n_slots, shape.slot_bytes):
+            raise SipdError(f"no memory for a ring of {shape.ring_bytes} bytes")
 
     def recover(self) -> None:
         """After a failed pass: reopens the files and starts over.

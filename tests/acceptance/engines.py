@@ -57,8 +57,8 @@ class Collector:
 
 
 def settings(model: Path, **values: Any) -> Config:  # noqa: ANN401 - whatever Config takes
-    """Returns a configuration for one model."""
-    return replace(Config(), model=model, **values)
+    """Returns a configuration for one model; every token of it is computed by itself unless `values` say otherwise."""
+    return replace(Config(prefix_cache=False, speculation=False), model=model, **values)
 
 
 @contextmanager

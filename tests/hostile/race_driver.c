@@ -1,4 +1,4 @@
-/* Drives stream.c and pool.c from several threads at once, for ThreadSanitizer: passes, rewinds, reopenings, counters. */
+/* Drives the stream and the pool from several threads at once, for ThreadSanitizer: passes, rewinds, reopenings, counters. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -77,6 +77,7 @@ int main(int argc, char **argv) {
   int status = 0;
   for (int pass = 0; pass < N_PASSES && !status; pass++) {
     if (pass % 4 == 1) {
+      sipd_stream_begin(s, N_EXTENTS);
       status = walk(s, pool, pass % N_EXTENTS);
       sipd_stream_rewind(s);
     }
@@ -86,7 +87,12 @@ int main(int argc, char **argv) {
       sipd_stream_fail(s, &fault);
       sipd_stream_open(s, fds, 1, 1);
     }
-    if (!status) status = walk(s, pool, N_EXTENTS);
+    if (status) break;
+    const int32_t limit = pass % 3 ? N_EXTENTS - 7 : N_EXTENTS; /* two of three passes leave the end out */
+    sipd_stream_set_depth(s, 1 + pass % 4);
+    sipd_stream_begin(s, limit);
+    status = walk(s, pool, limit);
+    sipd_stream_end(s);
   }
   atomic_store(&is_over, 1);
   pthread_join(watcher, NULL);

@@ -27,6 +27,10 @@ ISA_FLAGS = {
     "neon_dotprod": ["-DSIPD_NEON", "-DSIPD_DOTPROD", "-march=armv8.2-a+dotprod"],
 }
 OPERATIONS = ["matmul", "repack", "quantize", "rms_norm", "silu_mul", "rope", "store_kv", "attention", "ops"]
+DRIVEN = [
+    HERE / "race_driver.c",
+    *(KERNELS / f"{name}.c" for name in ("clock", "mapping", "read_span", "stream", "stream_pass", "pool")),
+]
 ISAS = [name for name in binding.isa_names(binding.load_library()) if name in ISA_FLAGS]
 
 
@@ -60,14 +64,12 @@ def run_clean(program: Path, *arguments: str) -> None:
 
 
 def test_the_stream_and_the_pool_have_no_data_race(tmp_path: Path) -> None:
-    sources = [HERE / "race_driver.c", KERNELS / "stream.c", KERNELS / "pool.c"]
-    program = compile_with("thread", tmp_path / "race", sources, ["-O1"])
+    program = compile_with("thread", tmp_path / "race", DRIVEN, ["-O1"])
     run_clean(program, str(tmp_path / "weights.bin"))
 
 
 def test_the_stream_and_the_pool_keep_within_their_memory(tmp_path: Path) -> None:
-    sources = [HERE / "race_driver.c", KERNELS / "stream.c", KERNELS / "pool.c"]
-    program = compile_with("address,undefined", tmp_path / "bounds", sources, ["-O1"])
+    program = compile_with("address,undefined", tmp_path / "bounds", DRIVEN, ["-O1"])
     run_clean(program, str(tmp_path / "weights.bin"))
 
 

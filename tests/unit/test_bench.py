@@ -13,6 +13,7 @@ import pytest
 from sipd import bench_sweep
 from sipd.bench import run_bench
 from sipd.bench_load import prompt_ids, stagger
+from sipd.bench_report import bench_text
 from sipd.bench_storage import measure_storage, probe_extents
 from sipd.bench_sweep import COLUMNS, SweepLoad, point_command, run_sweep, sweep_budgets
 from sipd.cli import main
@@ -98,6 +99,17 @@ def test_every_key_is_documented(model: Path, capsys: pytest.CaptureFixture[str]
     nested = [report["storage"], report["prefill"], report["decode"], report["limits"], report["storage"]["probes"][0]]
     found = set(report).union(*nested)
     assert found - documented == set()
+
+
+def test_what_the_engine_probed_at_start_and_chose_is_told(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = bench(Config(model=model, budget=512 * MIB, pin=False, readers=3), capsys)
+    assert report["readers"] == 3
+    assert report["read_size"] > 0
+    assert report["start_probe"] == []
+    result = report | {"start_probe": [{"queue_depth": 2, "read_bytes": 1 << 20, "bytes_per_s": 5_000_000}]}
+    assert "readers    3, reads of up to" in bench_text(result)
+    assert "probed at start: 2 in flight 5 MB/s" in bench_text(result)
+    assert "nothing to probe at start" in bench_text(report)
 
 
 def test_the_text_tells_which_side_binds(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

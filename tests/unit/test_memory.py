@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sipd.errors import BudgetError
-from sipd.memory import Ledger, Term, default_margin_bytes, open_ledger, read_limit
+from sipd.memory import Ledger, LimitChange, MemoryLimit, Term, default_margin_bytes, open_ledger, read_limit
 from sipd.process_memory import read_process_memory
 from tests.unit.test_cgroup import V2, machine
 
@@ -151,3 +151,81 @@ def test_the_peak_covers_what_was_held_at_a_grant() -> None:
     before = book.sample_peak()
     del block
     assert book.sample_peak() >= before
+
+
+def test_a_lowered_limit_leaves_the_grants_and_tells_what_is_too_much() -> None:
+    book = ledger()
+    pins = book.grant("pinned weights", 50 * MIB)
+    shortfall = book.relimit(MemoryLimit(80 * MIB, "cgroup v2", 80 * MIB))
+    assert (shortfall.limit_bytes, shortfall.needed_bytes, shortfall.n_bytes) == (80 * MIB, 85 * MIB, 5 * MIB)
+    with pytest.raises(BudgetError, match=r"80\.0 MiB \(cgroup v2\)"):
+        book.grant("ring", 1)
+    pins.resize(45 * MIB)
+    assert book.shortfall().n_bytes == 0
+
+
+def test_a_raised_limit_ends_the_shortfall_and_grants_more() -> None:
+    book = ledger()
+    book.grant("pinned weights", 65 * MIB)
+    assert book.relimit(MemoryLimit(80 * MIB, "cgroup v2")).n_bytes == 20 * MIB
+    assert book.relimit(MemoryLimit(120 * MIB, "cgroup v2")).n_bytes == 0
+    assert book.remaining() == 20 * MIB
+
+
+def test_the_margin_follows_the_limit_and_comes_back_with_it() -> None:
+    book = Ledger(512 * MIB, 30 * MIB, default_margin_bytes(512 * MIB))
+    book.grant("pinned weights", book.remaining())
+    assert book.relimit(MemoryLimit(256 * MIB, "cgroup v2")).n_bytes == (256 - 4) * MIB
+    assert book.margin_bytes == default_margin_bytes(256 * MIB)
+    assert book.relimit(MemoryLimit(512 * MIB, "cgroup v2")).n_bytes == 0
+
+
+def test_program_files_need_room_once_the_cgroup_is_as_low_as_the_budget() -> None:
+    book = ledger()
+    book.file_bytes = 20 * MIB
+    assert book.relimit(MemoryLimit(100 * MIB, "budget", 115 * MIB)).needed_bytes == 40 * MIB
+    assert book.relimit(MemoryLimit(90 * MIB, "cgroup v2", 90 * MIB)).needed_bytes == 55 * MIB
+    assert book.relimit(MemoryLimit(100 * MIB, "budget", 300 * MIB)).needed_bytes == 35 * MIB
+
+
+def set_limit(folder: Path, text: str) -> None:
+    (folder / "cg/a/memory.max").write_text(text + "\n")
+
+
+def test_a_limit_that_moves_is_noticed_once(tmp_path: Path) -> None:
+    proc = machine(tmp_path, "0::/a\n", [V2], {"cg/a/memory.max": str(400 * MIB)})
+    watch = open_ledger(None, proc).watch
+    assert watch is not None
+    assert watch.look() is None
+    set_limit(tmp_path, str(300 * MIB))
+    before, now = (MemoryLimit(n * MIB, "cgroup v2", n * MIB) for n in (400, 300))
+    assert watch.look() == LimitChange(before, now)
+    assert watch.look() is None
+    set_limit(tmp_path, str(500 * MIB))
+    assert watch.look() == LimitChange(now, MemoryLimit(500 * MIB, "cgroup v2", 500 * MIB))
+    assert watch.n_changes == 2
+
+
+def test_the_configured_budget_stays_the_ceiling(tmp_path: Path) -> None:
+    proc = machine(tmp_path, "0::/a\n", [V2], {"cg/a/memory.max": str(900 * MIB)})
+    watch = open_ledger(400 * MIB, proc).watch
+    assert watch is not None
+    for text, n_mib, source in (("800", 400, "budget"), ("300", 300, "cgroup v2"), ("max", 400, "budget")):
+        set_limit(tmp_path, text if text == "max" else str(int(text) * MIB))
+        change = watch.look()
+        assert change is not None
+        assert (change.now.n_bytes, change.now.source) == (n_mib * MIB, source)
+    assert watch.n_changes == 2
+
+
+def test_a_limit_that_comes_where_there_was_none_is_noticed_and_its_end_too(tmp_path: Path) -> None:
+    proc = machine(tmp_path, "0::/a\n", [V2], {"cg/a/memory.max": "max"})
+    (proc / "meminfo").write_text("MemAvailable: 900000 kB\n")
+    watch = open_ledger(None, proc).watch
+    assert watch is not None
+    set_limit(tmp_path, str(300 * MIB))
+    change = watch.look()
+    assert change is not None
+    assert (change.before.source, change.now.n_bytes) == ("MemAvailable", 300 * MIB)
+    set_limit(tmp_path, "max")
+    assert watch.look() == LimitChange(change.now, change.before)

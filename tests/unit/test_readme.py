@@ -52,7 +52,20 @@ def test_the_settings_table_holds_every_setting_in_order() -> None:
 
 def test_the_journal_table_holds_every_field_and_every_finish_reason() -> None:
     usage, memory = Usage(1), ProcessMemory(rss_anon=1, rss_file=1, rss_peak=1)
-    record = RequestRecord("id", "model", "stop", usage, memory, 1, cgroup_current=1, cgroup_peak=1, error="X")
+    record = RequestRecord(
+        "id",
+        "model",
+        "stop",
+        usage,
+        memory,
+        1,
+        cgroup_current=1,
+        cgroup_peak=1,
+        error="X",
+        client="c",
+        priority="p",
+        session="s",
+    )
     assert re.findall(r"`(SIPD_\w+)`", section("The journal")) == list(record_fields(record))
     reasons = next(row for row in rows(section("The journal")) if "FINISH_REASON" in row[0])[1]
     assert set(re.findall(r"`(\w+)`", reasons)) == {each.value for each in FinishReason} | {"refused"}

@@ -52,7 +52,15 @@ def herbs(
     yield progress(prompt_tokens=3, n_layers=30)
     yield token(" Grüße", 1, 2)
     yield token(" 🌿\n", 3)
-    yield finished(usage=generation.Usage(prompt_tokens=3, completion_tokens=4), streamed_bytes=2**53 + 1)
+    usage = generation.Usage(
+        prompt_tokens=3,
+        completion_tokens=4,
+        cached_tokens=2,
+        restored_tokens=1,
+        drafted_tokens=6,
+        accepted_tokens=5,
+    )
+    yield finished(usage=usage, streamed_bytes=2**53 + 1)
 
 
 def fail(context: grpc.ServicerContext, code: grpc.StatusCode, message: str, *details: Message) -> None:
@@ -128,8 +136,20 @@ class Fake(
             state=status.DAEMON_STATE_SERVING,
             model="tiny",
             uptime_s=3720.0,
-            memory=status.Memory(budget_bytes=2**28, ledger=[status.LedgerTerm(name="ring", bytes=2**25)]),
+            memory=status.Memory(
+                budget_bytes=2**28,
+                ledger=[status.LedgerTerm(name="ring", bytes=2**25)],
+                cgroup=status.Cgroup(version=2, max_events=4, high_events=3, oom_events=2, oom_kill_events=1),
+                io_pressure=status.Pressure(some_avg10=12.5, full_avg10=2.5),
+            ),
             queue=status.Queue(active=1, max_queued=8),
+            scheduling=status.Scheduling(
+                max_rows_per_pass=512, rows_while_decoding=48, max_active=8, max_requests_per_client=16, clients=2
+            ),
+            prefix_cache=status.PrefixCache(
+                is_on=True, cached_bytes=2**20, cached_tokens=900, restored_tokens=300, sessions=3, max_sessions=16
+            ),
+            speculation=status.Speculation(is_on=True, drafted_tokens=50, accepted_tokens=40),
         )
 
     def _note(self, request: Message, context: grpc.ServicerContext) -> None:

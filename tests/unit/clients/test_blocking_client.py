@@ -12,7 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 
 from sipd_client import Accepted, ChatMessage, Client, Finished, IdleTimeout, Progress, SipdClientError, Token
-from sipd_client.v1.generation_pb2 import GenerateRequest, GenerateResponse
+from sipd_client.v1.generation_pb2 import GenerateRequest, GenerateResponse, Priority
 from tests.unit.clients.fake_server import BEARER, WAIT_S, Fake, fail, finished, progress, start, token
 
 
@@ -72,6 +72,10 @@ def test_every_option_reaches_its_field(fake: Fake) -> None:
                 model="tiny",
                 request_id="mine",
                 parse_special_tokens=True,
+                priority="background",
+                session="kitchen",
+                prefix_cache=False,
+                speculation=False,
             )
         )
     request = fake.requests[0]
@@ -85,6 +89,11 @@ def test_every_option_reaches_its_field(fake: Fake) -> None:
     assert request.stop.ignore_end_tokens
     assert request.stop.include_stop_in_output
     assert (request.model, request.request_id, request.parse_special_tokens) == ("tiny", "mine", True)
+    assert (request.priority, request.session) == (Priority.PRIORITY_BACKGROUND, "kitchen")
+    assert request.HasField("prefix_cache")
+    assert not request.prefix_cache
+    assert request.HasField("speculation")
+    assert not request.speculation
 
 
 def test_messages_may_be_pairs_mappings_or_messages(fake: Fake) -> None:
@@ -107,6 +116,14 @@ def test_a_single_stop_string_is_not_taken_for_a_list_of_letters() -> None:
 def test_an_unknown_option_is_refused() -> None:
     with Client("127.0.0.1:1") as client, pytest.raises(TypeError, match="temprature"):
         client.generate("hi", temprature=1.0)  # type: ignore[call-arg]
+
+
+def test_a_priority_that_is_not_known_is_refused_with_the_known_ones() -> None:
+    with (
+        Client("127.0.0.1:1") as client,
+        pytest.raises(ValueError, match="priority: found 'high'"),
+    ):
+        client.generate("hi", priority="high")  # type: ignore[arg-type]
 
 
 def test_the_token_travels_as_bearer_metadata(fake: Fake) -> None:

@@ -16,7 +16,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 
 from sipd_client import cli
-from sipd_client.v1.generation_pb2 import GenerateRequest, GenerateResponse
+from sipd_client.v1.generation_pb2 import GenerateRequest, GenerateResponse, Priority, Stop
 from tests.unit.clients.fake_server import WAIT_S, Fake, fail, token
 
 
@@ -87,7 +87,14 @@ def test_json_gives_one_event_a_line(fake: Fake, capsys: pytest.CaptureFixture[s
     assert [next(iter(line)) for line in lines] == ["accepted", "progress", "token", "token", "finished"]
     assert lines[2] == {"token": {"text": " Grüße", "ids": [1, 2], "logprobs": []}}
     assert lines[4]["finished"]["streamed_bytes"] == 2**53 + 1
-    assert lines[4]["finished"]["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "cached_tokens": 0}
+    assert lines[4]["finished"]["usage"] == {
+        "prompt_tokens": 3,
+        "completion_tokens": 4,
+        "cached_tokens": 2,
+        "restored_tokens": 1,
+        "drafted_tokens": 6,
+        "accepted_tokens": 5,
+    }
     assert lines[4]["finished"]["reason"] == "FINISH_REASON_STOP"
 
 
@@ -100,6 +107,36 @@ def test_options_reach_the_request(fake: Fake) -> None:
     assert request.sampling.HasField("seed")
     assert not request.sampling.HasField("top_p")
     assert not request.HasField("parse_special_tokens")
+
+
+def test_sharing_options_reach_the_request(fake: Fake) -> None:
+    flags = ["--session", "kitchen", "--priority", "background", "--no-speculation", "--no-prefix-cache"]
+    assert cli.main(["generate", "--target", fake.target, *flags, "hi"]) == 0
+    assert sent(fake) == GenerateRequest(
+        prompt="hi",
+        stop=Stop(),
+        session="kitchen",
+        priority=Priority.PRIORITY_BACKGROUND,
+        speculation=False,
+        prefix_cache=False,
+    )
+
+
+def test_sharing_options_that_are_not_given_stay_unset(fake: Fake) -> None:
+    assert cli.main(["generate", "--target", fake.target, "hi"]) == 0
+    for name in ("session", "priority", "speculation", "prefix_cache"):
+        assert not sent(fake).HasField(name)
+
+
+def test_stats_tell_the_cost_on_standard_error(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["generate", "--target", fake.target, "--stats", "hi"]) == 0
+    told = capsys.readouterr()
+    assert told.out == " Grüße 🌿\n"
+    assert told.err.splitlines()[:3] == [
+        "tokens   3 prompt, 4 completion; ended by stop",
+        "reused   2 of the prompt, 1 of them from disk",
+        "drafts   5 of 6 were right",
+    ]
 
 
 def test_chat_sends_the_prompt_as_a_users_message(fake: Fake) -> None:
@@ -171,6 +208,22 @@ def test_status_for_people_names_state_queue_and_ledger(fake: Fake, capsys: pyte
     assert "sipd 0.1.0: serving, model tiny, up 1 h 2 min" in text
     assert "1 active, 0 of 8 queued" in text
     assert "32.0 MiB" in text
+
+
+def test_status_for_people_names_sharing_reuse_and_drafts(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status", "--target", fake.target]) == 0
+    text = capsys.readouterr().out
+    assert "512 rows a pass, 48 while decoding; 8 requests, 16 of one client; 2 clients now" in text
+    assert "reuse    on: 900 tokens, 300 of them from disk; 1.0 MiB kept, 3 of 16 sessions" in text
+    assert "drafts   on, from the text so far: 40 of 50 were right" in text
+
+
+def test_status_for_people_names_what_the_kernel_counts(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status", "--target", fake.target]) == 0
+    text = capsys.readouterr().out
+    assert "limit met 4 times, throttled 3, out of memory 2, killed 1" in text
+    assert "stalled  by storage in the last 10 s: some task 12.5 %, all tasks 2.5 %" in text
+    assert "stalled  by memory" not in text
 
 
 def test_model_as_json_is_the_model(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:

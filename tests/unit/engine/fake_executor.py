@@ -16,12 +16,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from sipd.engine.executor import Executor
 from sipd.engine.kv_cache import PagePool
-from sipd.engine.loop import Engine
+from sipd.engine.loop import Engine, EngineLimits
+from sipd.engine.prefix_cache import PrefixCache
 from sipd.engine.request import FinishReason, Outcome, Request, SampledToken
+from sipd.engine.reuse import Reuse
 from sipd.engine.sampler import Sampler
 from sipd.engine.sampling import SamplingOptions
+from sipd.engine.sessions import Sessions
 from sipd.kernels import binding
 from sipd.models.forward import PassResult
+from sipd.weights.probe import ProbeResult
 from sipd.weights.stream import StreamCounters
 
 if TYPE_CHECKING:
@@ -45,6 +49,8 @@ class FakeExecutor:
     def __init__(self, max_rows: int) -> None:
         self.vocab_size = VOCAB_SIZE
         self.max_rows = max_rows
+        self.max_logit_rows = max_rows
+        self.probe = ProbeResult()
         self.n_layers = 4
         self.isa = "fake"
         self.arithmetic_contract = 1
@@ -56,6 +62,7 @@ class FakeExecutor:
         self.faults: deque[Exception | None] = deque()  # one for each pass to come; None: no fault
         self.lasting_fault: Exception | None = None
         self.n_resets = 0
+        self.copies: list[tuple[int, int]] = []
         self.is_closed = False
         self.entered: queue.Queue[list[Row]] = queue.Queue()
         self._held = threading.Event()
@@ -115,6 +122,9 @@ class FakeExecutor:
     def logits(self, row: int) -> Logits:
         return ctypes.cast(self._logits[row], ctypes.POINTER(ctypes.c_float))
 
+    def copy_page(self, source: int, target: int) -> None:
+        self.copies.append((source, target))
+
     def reset(self) -> None:
         self.n_resets += 1
 
@@ -165,16 +175,25 @@ class Rig:
         context_tokens: int = 512,
         max_active: int = 4,
         max_queued: int = 8,
+        has_cache: bool = False,
+        draft_tokens: int = 0,
     ) -> None:
         self.executor = FakeExecutor(max_rows)
         self.pool = PagePool(n_pages, 4096)
+        cache = PrefixCache(self.pool) if has_cache else None
+        sessions = Sessions(cache, 4, 3600.0) if cache is not None else None
+        self.reuse = Reuse(self.pool, cache, sessions, self.executor.copy_page)
         self.engine = Engine(
             cast("Executor", self.executor),
             Sampler(binding.load_library(), VOCAB_SIZE),
-            self.pool,
-            context_tokens=context_tokens,
-            max_active=max_active,
-            max_queued=max_queued,
+            self.reuse,
+            EngineLimits(
+                context_tokens=context_tokens,
+                max_active=max_active,
+                max_queued=max_queued,
+                rows_while_decoding=max_rows,
+                draft_tokens=draft_tokens,
+            ),
         )
 
     def request(
@@ -201,11 +220,24 @@ class Rig:
 
 @contextmanager
 def rig(
-    *, max_rows: int = 64, n_pages: int = 64, context_tokens: int = 512, max_active: int = 4, max_queued: int = 8
+    *,
+    max_rows: int = 64,
+    n_pages: int = 64,
+    context_tokens: int = 512,
+    max_active: int = 4,
+    max_queued: int = 8,
+    has_cache: bool = False,
+    draft_tokens: int = 0,
 ) -> Iterator[Rig]:
     """Runs an engine; at the end nothing may be left of any request."""
     one = Rig(
-        max_rows=max_rows, n_pages=n_pages, context_tokens=context_tokens, max_active=max_active, max_queued=max_queued
+        max_rows=max_rows,
+        n_pages=n_pages,
+        context_tokens=context_tokens,
+        max_active=max_active,
+        max_queued=max_queued,
+        has_cache=has_cache,
+        draft_tokens=draft_tokens,
     )
     try:
         yield one
@@ -213,7 +245,5 @@ def rig(
         one.executor.free()
         one.engine.stop()
     assert one.executor.is_closed
-    assert one.pool.n_in_use == 0
-    whole = one.pool.reserve(one.pool.n_pages)
-    assert whole is not None, "a reservation was not given back"
-    whole.release()
+    assert one.pool.n_promised == 0, "a promise was not given back"
+    assert one.pool.n_filled == (0 if one.reuse.cache is None else one.reuse.cache.n_idle)

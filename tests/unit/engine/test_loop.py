@@ -243,7 +243,7 @@ def test_a_fault_between_passes_kills_the_loop_and_leaves_nobody_waiting(monkeyp
         sinks = [one.submit()[1], one.submit()[1]]
         one.executor.wait_for_pass()
 
-        def fail() -> object:
+        def fail(_draft: object) -> object:
             raise RuntimeError("between")
 
         monkeypatch.setattr(one.engine._scheduler, "plan_pass", fail)

@@ -7,9 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sipd.engine.kv_cache import PagePool
-from sipd.engine.request import Request
+from sipd.engine.pace import Pace
+from sipd.engine.pass_plan import Sequence
+from sipd.engine.request import Priority, Request
+from sipd.engine.reuse import Reuse, worst_case_pages
 from sipd.engine.sampling import SamplingOptions
-from sipd.engine.scheduler import Scheduler, Sequence
+from sipd.engine.scheduler import Scheduler
 from tests.unit.engine.fake_executor import Sink
 
 
@@ -18,9 +21,15 @@ def request(n_prompt: int, max_tokens: int = 1) -> Request:
 
 
 def scheduler(*requests: Request, n_pages: int = 64, max_rows: int = 16, max_active: int = 4) -> Scheduler:
-    made = Scheduler(PagePool(n_pages, 1), max_rows, max_active)
+    made = Scheduler(Reuse(PagePool(n_pages, 1)), Pace(max_rows, max_rows), max_rows, max_active, max_rows)
     made.waiting.extend(requests)
     return made
+
+
+def end(made: Scheduler, sequence: Sequence) -> None:
+    """What the engine does with a request that has ended."""
+    made.remove(sequence)
+    made._reuse.end(sequence)
 
 
 def complete(sequences: list[Sequence]) -> None:
@@ -50,7 +59,7 @@ def test_a_request_is_admitted_when_those_before_it_gave_their_pages_back() -> N
     made = scheduler(request(60, 5), request(60, 5), n_pages=3)
     (first,) = made.admit()
     assert made.admit() == []
-    made.remove(first)
+    end(made, first)
     assert len(made.admit()) == 1
 
 
@@ -60,7 +69,7 @@ def test_a_request_is_admitted_when_those_before_it_gave_their_pages_back() -> N
 def test_the_worst_case_leaves_out_the_last_token_which_is_never_computed(
     n_prompt: int, max_tokens: int, n_pages: int
 ) -> None:
-    assert scheduler().worst_case_pages(request(n_prompt, max_tokens)) == n_pages
+    assert worst_case_pages(request(n_prompt, max_tokens)) == n_pages
 
 
 def test_a_decoder_always_has_its_row() -> None:
@@ -105,7 +114,7 @@ def test_only_the_last_row_of_a_sequence_wants_logits() -> None:
     made = scheduler(request(3), request(20), request(2), max_rows=16)
     made.admit()
     plan = made.plan_pass()
-    assert [(sequence.request.prompt_ids, sequence.n_rows) for sequence in plan.sampling] == [
+    assert [(sequence.request.prompt_ids, sequence.n_rows) for sequence, _ in plan.sampling] == [
         ((0, 1, 2), 3),
     ]
     assert [row[3] for row in plan.rows] == [-1, -1, 0, *[-1] * 13]
@@ -129,10 +138,10 @@ def test_a_removed_sequence_gives_its_pages_back() -> None:
     made = scheduler(request(40), n_pages=2)
     (sequence,) = made.admit()
     made.plan_pass()
-    made.remove(sequence)
+    end(made, sequence)
     assert made.active == []
-    assert made._pool.n_in_use == 0
-    assert made._pool.reserve(2) is not None
+    pool = made._reuse.pool
+    assert (pool.n_filled, pool.n_promised) == (0, 0)
 
 
 @settings(max_examples=60, deadline=None)
@@ -161,10 +170,10 @@ def test_every_request_ends_and_no_pass_breaks_a_rule(
         complete(plan.sequences)
         for sequence in list(made.active):
             if len(sequence.request.output_ids) == sequence.request.max_tokens:
-                made.remove(sequence)
+                end(made, sequence)
                 ended.append(sequence.request)
     assert len(ended) == len(requests)
-    assert made._pool.n_in_use == 0
+    assert made._reuse.pool.n_filled == 0
 
 
 def test_a_sequence_whose_reader_is_behind_sits_the_pass_out_and_keeps_its_pages() -> None:
@@ -184,3 +193,67 @@ def test_a_pass_has_no_rows_when_every_reader_is_behind() -> None:
     made = scheduler(slow)
     made.admit()
     assert made.plan_pass().rows == []
+
+
+def from_client(client: str, n_prompt: int = 3, priority: Priority = Priority.INTERACTIVE) -> Request:
+    made = request(n_prompt, 5)
+    made.client, made.priority = client, priority
+    return made
+
+
+def test_a_client_with_ten_requests_does_not_starve_one_with_one() -> None:
+    many, one = [from_client("many") for _ in range(10)], from_client("one")
+    made = scheduler(*many, one, max_active=3)
+    assert [sequence.request for sequence in made.admit()] == [many[0], one, many[1]]
+
+
+def test_interactive_requests_go_before_background_ones() -> None:
+    late, first = from_client("b"), from_client("a", priority=Priority.BACKGROUND)
+    made = scheduler(first, late, max_active=1)
+    assert [made.position(late), made.position(first)] == [1, 2]
+    assert [sequence.request for sequence in made.admit()] == [late]
+    assert made.position(late) == 0
+
+
+def test_clients_take_turns_with_prompt_rows() -> None:
+    made = scheduler(from_client("a", 20), from_client("a", 20), from_client("b", 20), max_rows=40)
+    made.admit()
+    plan = made.plan_pass()
+    assert [(sequence.request.client, sequence.n_rows) for sequence in plan.sequences] == [("a", 20), ("b", 20)]
+
+
+def test_prompt_rows_go_to_interactive_requests_first() -> None:
+    made = scheduler(from_client("a", 20, Priority.BACKGROUND), from_client("b", 20), max_rows=30)
+    made.admit()
+    assert [(s.request.client, s.n_rows) for s in made.plan_pass().sequences] == [("b", 20), ("a", 10)]
+
+
+def test_a_prompt_gets_all_rows_while_nobody_decodes_and_the_cap_otherwise() -> None:
+    made = scheduler(request(3, 9), max_rows=64)
+    made._pace = Pace(8, 64)
+    made.admit()
+    complete(made.plan_pass().sequences)
+    made.waiting.append(request(50))
+    made.admit()
+    assert [s.n_rows for s in made.plan_pass().sequences] == [1, 7]
+    end(made, made.active[0])
+    assert [s.n_rows for s in made.plan_pass().sequences] == [50]
+
+
+def test_drafts_are_rows_with_logits_of_their_own() -> None:
+    made = scheduler(request(2, 9), request(3, 9))
+    made.admit()
+    complete(made.plan_pass().sequences)
+
+    def draft(decoders: list[Sequence], n_rows: int) -> None:
+        assert n_rows == 14
+        decoders[0].drafts = (50, 51)
+
+    plan = made.plan_pass(draft)
+    assert plan.rows == [(7, 2, 0, 0), (50, 3, 0, 1), (51, 4, 0, 2), (7, 3, 1, 3)]
+    assert [(s.request, first) for s, first in plan.sampling] == [
+        (made.active[0].request, 0),
+        (made.active[1].request, 3),
+    ]
+    assert plan.n_logits == 4
+    assert made.plan_pass().rows == [(7, 2, 0, 0), (7, 3, 1, 1)], "drafts are for one pass"

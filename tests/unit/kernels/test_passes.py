@@ -16,8 +16,9 @@ from sipd.errors import StorageFault
 from sipd.kernels import binding
 from sipd.models.forward import Forward
 from sipd.weights import plain_source
+from sipd.weights.probe import ProbeResult
 from sipd.weights.reader import read_exact
-from sipd.weights.stream import Stream
+from sipd.weights.stream import Stream, shape_stream, shrink_shape
 from sipd.weights.tensor_table import QuantType
 from tests.builders import build_gguf, build_safetensors
 from tests.unit.kernels.kernel_calls import F32, ISAS, assert_same_bits
@@ -192,6 +193,48 @@ def test_streamed_bytes_are_the_unpinned_bytes_of_the_plan_and_the_rows_embedded
 
 
 @pytest.mark.parametrize("isa", [*ISAS, "numpy"])
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("slots", [3, 64])
+def test_passes_inside_a_prompt_stream_no_head(tmp_path: Path, isa: str, slots: int, *, tied: bool) -> None:
+    path = build_gguf(tmp_path / "m.gguf", quant=QuantType.Q8_0, tied=tied, **SMALL)
+    tokens = tokens_of(45, 203)
+    wanted = logits(path, Setting(isa=isa), n=45, last=1)
+    for pin in (0.0, 0.5):
+        with LoadedModel(path, Setting(isa=isa, pin=pin, tile_bytes=4096, slots=slots)) as model:
+            plan = model.plan
+            unpinned = sum(e.weight_bytes for i, e in enumerate(plan.extents) if i not in model.pinned)
+            begin, end = plan.group_tiles[-1]
+            row_bytes = model.program.head.row_bytes
+            head = sum(t.n_rows * row_bytes for t in plan.tiles[begin:end] if t.extent not in model.pinned)
+            assert head > 0
+            assert_same_bits(model.prompt_logits(tokens), wanted)  # the first pass to meet a pinned tile pays for it
+            results = [
+                model.run([(tokens[p], p, 0, 0 if p == 44 else -1) for p in range(at, at + 15)]) for at in (0, 15, 30)
+            ]
+            assert_same_bits(model.logits(1), wanted)
+            streamed = [result.streamed_bytes - result.embedding_bytes for result in results]
+            assert streamed == [unpinned - head, unpinned - head, unpinned]
+            assert [result.head_bytes for result in results] == [0, 0, head]
+
+
+@pytest.mark.parametrize("isa", [*ISAS, "numpy"])
+def test_a_read_that_holds_the_last_block_and_some_of_the_head_is_given_back_without_the_head(
+    tmp_path: Path, isa: str
+) -> None:
+    path = build_gguf(tmp_path / "m.gguf", quant=QuantType.Q8_0, n_layers=1, **SMALL)
+    tokens = tokens_of(45, 203)
+    wanted = logits(path, Setting(isa="portable"), n=45, last=1)
+    n_mixed = 0
+    for tile_bytes in range(4096, 90_000, 5120):
+        with LoadedModel(path, Setting(isa=isa, tile_bytes=tile_bytes, slots=3)) as model:
+            tiles, (begin, _) = model.plan.tiles, model.plan.group_tiles[-1]
+            n_mixed += tiles[begin].extent == tiles[begin - 1].extent
+            for chunk in (15, 45, 1):
+                assert_same_bits(model.prompt_logits(tokens, chunk), wanted)
+    assert n_mixed, "no plan of these has such a read"
+
+
+@pytest.mark.parametrize("isa", [*ISAS, "numpy"])
 def test_a_cancelled_pass_ends_early_and_the_next_one_is_right(tmp_path: Path, isa: str) -> None:
     path = build_gguf(tmp_path / "m.gguf", quant=QuantType.Q8_0, n_layers=3, **SMALL)
     tokens = tokens_of(20, 203)
@@ -213,7 +256,7 @@ def test_a_cancelled_pass_ends_early_and_the_next_one_is_right(tmp_path: Path, i
 
 def executor_of(model: LoadedModel) -> Executor:
     forward, source = cast("Forward", model.forward), cast("Stream", model.source)
-    return Executor(forward, source, streamed_plan_bytes=0, pinned_bytes=0, contract=1)
+    return Executor(forward, source, streamed_plan_bytes=0, pinned_bytes=0, contract=1, probe=ProbeResult())
 
 
 class FailingReads:
@@ -271,3 +314,35 @@ def test_the_twin_tells_where_a_file_ended_early(tmp_path: Path) -> None:
         assert error_number == 0
         assert str(path) in str(fault)
         assert "ends early" in str(fault)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("embedding_tiles", [True, False])
+@pytest.mark.parametrize("isa", ISAS)
+def test_pins_given_up_and_taken_back_change_no_bit(
+    tmp_path: Path, isa: str, *, embedding_tiles: bool, tied: bool
+) -> None:
+    path = build_gguf(tmp_path / "m.gguf", quant=QuantType.Q8_0, tied=tied, **SMALL)
+    tokens = tokens_of(20, 203)
+    wanted = logits(path, Setting(isa=isa), n=20)
+    setting = Setting(isa=isa, pin=1.0, tile_bytes=4096, embedding_tiles=embedding_tiles)
+    with LoadedModel(path, setting) as model:
+        plan = model.plan
+        first = shape_stream(plan, model.pinned, setting.slots, setting.readers)
+        keep: frozenset[int] = frozenset()
+        if embedding_tiles and not tied:
+            keep = frozenset(tile.extent for tile in plan.tiles[slice(*plan.group_tiles[0])])
+        half = shrink_shape(plan, first, first.pin_bytes // 2, 3, keep)
+        none = shrink_shape(plan, first, 2 * first.pin_bytes, 3, keep)
+        assert len(first.pin_offsets) > len(half.pin_offsets) > len(none.pin_offsets) == len(keep)
+        assert isinstance(model.source, Stream)
+        assert isinstance(model.forward, Forward)
+        for shape in (first, half, none, first, none, half):
+            model.source.repin(shape)
+            model.forward.repinned()
+            for _ in range(2):
+                assert_same_bits(model.prompt_logits(tokens, last=3), wanted)
+            pinned = frozenset(shape.pin_offsets)
+            unpinned = sum(e.weight_bytes for i, e in enumerate(plan.extents) if i not in pinned)
+            result = model.run([(tokens[0], 0, 0, 0)])
+            assert result.streamed_bytes - result.embedding_bytes == unpinned

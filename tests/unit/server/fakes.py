@@ -39,7 +39,13 @@ WAIT_S = 10.0
 def status(**changes: object) -> EngineStatus:
     """Returns an idle engine's status with `changes`."""
     values: dict[str, object] = dict.fromkeys(EngineStatus.__dataclass_fields__, 0)
-    values |= {"read_bytes_per_s": 41e6, "is_alive": True, "last_error": "", **changes}
+    values |= {
+        "read_bytes_per_s": 41e6,
+        "is_alive": True,
+        "last_error": "",
+        "probe_rates": (),
+        **changes,
+    }
     return EngineStatus(**values)  # type: ignore[arg-type]
 
 
@@ -59,10 +65,14 @@ class FakeEngine:
     first_error: SipdError | None = None
     is_alive: bool = True
     progress_count: int = 0
+    position: int = 0  # in the queue, told for every request
+    admission: threading.Event = field(default_factory=threading.Event)
     gate: threading.Event = field(default_factory=threading.Event)
     requests: list[Request] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     was_cancelled: threading.Event = field(default_factory=threading.Event)
+    figures: dict[str, object] = field(default_factory=dict)  # of the status
+    usage: dict[str, int] = field(default_factory=dict)  # of every request, beside what the reply costs
     drained: bool = False
     stopped: bool = False
     threads: list[threading.Thread] = field(default_factory=list)
@@ -70,6 +80,7 @@ class FakeEngine:
 
     def __post_init__(self) -> None:
         self.gate.set()
+        self.admission.set()
 
     def submit(self, request: Request) -> None:
         if self.drained:
@@ -86,11 +97,11 @@ class FakeEngine:
         self.was_cancelled.set()
 
     def progress(self, request: Request) -> RequestProgress:
-        return RequestProgress(0, 3, len(request.prompt_ids), 7, 30)
+        return RequestProgress(self.position, 3, len(request.prompt_ids), 7, 30)
 
     def status(self) -> EngineStatus:
         last_error = "" if self.is_alive else "boom"
-        return status(is_alive=self.is_alive, progress_count=self.progress_count, last_error=last_error)
+        return status(is_alive=self.is_alive, progress_count=self.progress_count, last_error=last_error, **self.figures)
 
     def drain(self, grace_s: float) -> None:
         self.drained = True
@@ -103,11 +114,15 @@ class FakeEngine:
     def stop(self) -> None:
         self.stopped = True
         self.was_cancelled.set()
+        self.admission.set()
         self.gate.set()
 
     def _run(self, request: Request) -> None:
-        usage = Usage(prompt_tokens=len(request.prompt_ids), passes=1, streamed_bytes=1000, head_bytes=300)
+        usage = Usage(
+            prompt_tokens=len(request.prompt_ids), passes=1, streamed_bytes=1000, head_bytes=300, **self.usage
+        )
         reason, end_token = FinishReason.LENGTH, None
+        self.admission.wait(WAIT_S)
         request.sink.started()
         for token_id in self.reply:
             while not self.gate.wait(0.01):
@@ -217,22 +232,37 @@ class Running:
         return method(request, timeout=timeout)
 
 
+async def rest(call: Any) -> list[pb.GenerateResponse]:
+    """Returns the events that are left of a call whose first ones were read one by one."""
+    found = []
+    while (event := await call.read()) is not grpc.aio.EOF:
+        found.append(event)
+    return found
+
+
 @asynccontextmanager
 async def running(
-    folder: Path, engine: FakeEngine | None = None, *, has_text: bool = True, max_prompt_bytes: int = 1 << 20
+    folder: Path,
+    engine: FakeEngine | None = None,
+    *,
+    has_text: bool = True,
+    max_prompt_bytes: int = 1 << 20,
+    config: Config | None = None,
+    target: str | None = None,
 ) -> AsyncIterator[tuple[Running, grpc.aio.Channel]]:
-    """Runs a server on a Unix socket in `folder`, and yields it with a channel to it."""
+    """Runs a server on `target` (default: a Unix socket in `folder`), and yields it with a channel to it."""
     engine = engine or FakeEngine()
     records: list[dict[str, str]] = []
     outcomes: list[Outcome] = []
-    state = ServiceState(Config())
+    state = ServiceState(config or Config())
     state.served = served_model(engine, has_text=has_text, max_prompt_bytes=max_prompt_bytes)
     state.state = DaemonState.SERVING
     state.ledger = Ledger(512 << 20, 30 << 20, 4 << 20)
     journal = RequestJournal(lambda message, **fields: records.append({"MESSAGE": message, **fields}))
     service = await build_service(state, journal, None, outcomes.append)
-    target = f"unix:{folder}/test.sock"
-    service.server.add_insecure_port(target)
+    target = target or f"unix:{folder}/test.sock"
+    port = service.server.add_insecure_port(target)
+    target = target.removesuffix(":0") + (f":{port}" if target.endswith(":0") else "")
     await service.server.start()
     try:
         async with grpc.aio.insecure_channel(target) as channel:

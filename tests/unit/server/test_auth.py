@@ -13,10 +13,12 @@ from grpc_health.v1 import health_pb2
 
 from sipd.config import Config
 from sipd.errors import ConfigError
-from sipd.server.auth import TokenFile
+from sipd.server.auth import TokenFile, TokenInterceptor
+from sipd.server.client_identity import identify_client
 from sipd.server.journal import RequestJournal
 from sipd.server.service import build_service
 from sipd.server.service_state import DaemonState, ServiceState
+from sipd.server.tokens import token_line
 from sipd.v1 import status_pb2
 from tests.unit.server.fakes import WAIT_S, FakeEngine, served_model
 
@@ -34,6 +36,24 @@ def test_each_line_is_a_token_with_or_without_a_name(tmp_path: Path) -> None:
     tokens = TokenFile(token_file(tmp_path, f"# comment\n\nkitchen:{TOKEN}\n{TOKEN}2\n"))
     assert tokens.accepts(f"Bearer {TOKEN}") == "kitchen"
     assert tokens.accepts(f"bearer {TOKEN}2") == "line 4"
+
+
+def test_a_hashed_line_lets_its_token_in_and_not_its_digest(tmp_path: Path) -> None:
+    line = token_line("kitchen", TOKEN)
+    tokens = TokenFile(token_file(tmp_path, line))
+    assert tokens.accepts(f"Bearer {TOKEN}") == "kitchen"
+    assert tokens.accepts(f"Bearer {line.rpartition(':')[2]}") is None
+    assert tokens.accepts(f"Bearer {line}") is None
+
+
+def test_plain_tokens_are_warned_about_by_name_and_hashed_ones_are_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "sipd.auth"):
+        TokenFile(token_file(tmp_path, f"kitchen:{TOKEN}\n{token_line('phone', TOKEN)}"))
+    assert "plain text: kitchen;" in caplog.text
+    assert TOKEN not in caplog.text
+    assert "phone" not in caplog.text
 
 
 @pytest.mark.parametrize("given", ["", "Bearer", "Bearer x", f"Basic {TOKEN}", TOKEN, f"Bearer kitchen:{TOKEN}"])
@@ -119,3 +139,24 @@ def test_a_call_without_it_is_unauthenticated(tmp_path: Path, metadata: tuple[tu
 
 def test_health_needs_no_token(tmp_path: Path) -> None:
     assert call_status(tmp_path, (), "health").status == health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def test_the_name_of_the_token_reaches_the_handler(tmp_path: Path) -> None:
+    async def name(_message: bytes, context: Any) -> bytes:
+        return identify_client(context).name.encode()
+
+    async def main() -> bytes:
+        tokens = TokenFile(token_file(tmp_path, token_line("kitchen", TOKEN)))
+        server = grpc.aio.server(interceptors=(TokenInterceptor(tokens),))
+        method: Any = grpc.unary_unary_rpc_method_handler(name)
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("t.Test", {"Name": method})])
+        server.add_insecure_port(f"unix:{tmp_path}/s")
+        await server.start()
+        try:
+            async with grpc.aio.insecure_channel(f"unix:{tmp_path}/s") as channel:
+                call: Any = channel.unary_unary("/t.Test/Name")
+                return bytes(await call(b"", metadata=(("authorization", f"Bearer {TOKEN}"),), timeout=WAIT_S))
+        finally:
+            await server.stop(0)
+
+    assert asyncio.run(main()) == b"token:kitchen"

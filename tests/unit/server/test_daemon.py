@@ -18,6 +18,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from sipd.v1 import generation_pb2 as pb
+from tests.certificates import make_tls_folder
 from tests.unit.server.fakes import WAIT_S
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -208,6 +209,46 @@ def test_a_hangup_reloads_the_tokens(daemons: Any, tmp_path: Path) -> None:
     daemon.signal(signal.SIGHUP)
     daemon.hears("RELOADING=1")
     daemon.hears("READY=1")
+
+
+def test_a_bad_token_file_at_a_hangup_is_told_and_the_status_line_stays(daemons: Any, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("a-token-of-24-characters")
+    tokens.chmod(0o600)
+    daemon = daemons("none", "--token-file", str(tokens))
+    daemon.hears("READY=1")
+    tokens.write_text("short")
+    daemon.signal(signal.SIGHUP)
+    assert "STATUS=serving tiny" in daemon.hears("READY=1")[-1]
+    daemon.signal(signal.SIGTERM)
+    _, lines = daemon.ends()
+    assert any(f"reload failed, everything stays as it was: token_file: {tokens}: line 1" in x for x in lines)
+
+
+def test_a_certificate_that_cannot_be_read_exits_78(daemons: Any, tmp_path: Path) -> None:
+    flags = ["--tls-cert", f"{tmp_path}/no.crt", "--tls-key", f"{tmp_path}/no.key"]
+    code, lines = daemons("none", *flags).ends()
+    assert code == 78
+    assert lines[-1].startswith(f"sipd: tls_cert: {tmp_path}/no.crt: No such file or directory, wanted")
+
+
+@pytest.mark.parametrize(
+    ("address", "warning"),
+    [
+        ("0.0.0.0:0", "whoever reaches this machine may call: neither token_file nor tls_client_ca is set"),
+        ("127.0.0.1:0", "tls_cert is set, but no address is on the network"),
+    ],
+)
+def test_doors_that_may_be_open_by_mistake_are_warned_about(
+    daemons: Any, tmp_path: Path, address: str, warning: str
+) -> None:
+    tls = make_tls_folder(tmp_path / "tls")
+    daemon = daemons("none", *tls.flags(), "--listen", address)
+    daemon.hears("READY=1")
+    daemon.signal(signal.SIGTERM)
+    code, lines = daemon.ends()
+    assert code == 0
+    assert any(warning in line for line in lines)
 
 
 def test_the_watchdog_stays_silent_while_the_engine_makes_no_progress(daemons: Any) -> None:

@@ -15,6 +15,7 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from sipd.errors import DataLoss, EngineFault, OverBudget, Overloaded, PromptTooLong, SipdError, StorageFault
+from sipd.memory import MemoryLimit
 from sipd.server.service_state import DaemonState
 from sipd.v1 import generation_pb2 as pb
 from tests.unit.server.fakes import END_ID, WAIT_S, FakeEngine, Running, running
@@ -449,3 +450,21 @@ def test_many_streams_at_once_all_end_well(tmp_path: Path) -> None:
         return list(await asyncio.gather(*(one() for _ in range(30))))
 
     assert run(tmp_path, body) == ["ABC"] * 30
+
+
+def test_a_request_is_refused_while_more_is_granted_than_a_lowered_limit_holds(tmp_path: Path) -> None:
+    async def body(server: Running, channel: grpc.aio.Channel) -> None:
+        ledger = server.state.ledger
+        assert ledger is not None
+        ledger.grant("pinned weights", 400 << 20)
+        ledger.relimit(MemoryLimit(300 << 20, "cgroup v2", 300 << 20))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await anext(aiter(server.generate(channel, pb.GenerateRequest(prompt="hello"))))
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "lowered to 314572800 bytes while " in str(caught.value.details())
+        assert server.records[-1]["SIPD_ERROR"] == "MEMORY_LIMIT_LOWERED"
+        ledger.relimit(MemoryLimit(512 << 20, "cgroup v2", 512 << 20))
+        events = [event async for event in server.generate(channel, pb.GenerateRequest(prompt="hello"))]
+        assert events[-1].HasField("finished")
+
+    run(tmp_path, body)

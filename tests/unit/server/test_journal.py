@@ -17,7 +17,10 @@ from sipd.server.journal import RequestJournal, RequestRecord, find_journal_send
 USAGE = Usage(
     prompt_tokens=31,
     completion_tokens=48,
-    cached_tokens=2,
+    cached_tokens=20,
+    restored_tokens=16,
+    drafted_tokens=9,
+    accepted_tokens=7,
     passes=49,
     prefill_passes=1,
     streamed_bytes=4_000_000_000,
@@ -41,6 +44,9 @@ def record(**changes: object) -> RequestRecord:
         "anonymous_peak": 150,
         "cgroup_current": 500,
         "cgroup_peak": 600,
+        "client": "ip:192.168.1.20",
+        "priority": "background",
+        "session": "kitchen",
     }
     return RequestRecord(**(values | changes))  # type: ignore[arg-type]
 
@@ -50,9 +56,15 @@ def test_a_record_has_every_documented_field() -> None:
         "SIPD_REQUEST_ID": "abc",
         "SIPD_MODEL": "tiny",
         "SIPD_FINISH_REASON": "stop",
+        "SIPD_CLIENT": "ip:192.168.1.20",
+        "SIPD_PRIORITY": "background",
+        "SIPD_SESSION": "kitchen",
         "SIPD_PROMPT_TOKENS": "31",
         "SIPD_COMPLETION_TOKENS": "48",
-        "SIPD_CACHED_TOKENS": "2",
+        "SIPD_CACHED_TOKENS": "20",
+        "SIPD_RESTORED_TOKENS": "16",
+        "SIPD_DRAFTED_TOKENS": "9",
+        "SIPD_ACCEPTED_TOKENS": "7",
         "SIPD_PASSES": "49",
         "SIPD_PREFILL_PASSES": "1",
         "SIPD_STREAMED_BYTES": "4000000000",
@@ -73,8 +85,9 @@ def test_a_record_has_every_documented_field() -> None:
 
 
 def test_what_is_not_known_is_left_out_rather_than_zero() -> None:
-    fields = record_fields(record(cgroup_current=None, cgroup_peak=None))
+    fields = record_fields(record(cgroup_current=None, cgroup_peak=None, client="", priority="", session=""))
     assert not {"SIPD_CGROUP_CURRENT", "SIPD_CGROUP_PEAK", "SIPD_ERROR"} & fields.keys()
+    assert not {"SIPD_CLIENT", "SIPD_PRIORITY", "SIPD_SESSION"} & fields.keys()
 
 
 def test_a_journal_gets_one_entry_with_the_fixed_message_id() -> None:
@@ -93,7 +106,7 @@ def test_without_a_journal_the_record_is_one_logfmt_line(caplog: pytest.LogCaptu
     with caplog.at_level(logging.INFO, "sipd.request"):
         RequestJournal(None).write(record())
     assert len(caplog.messages) == 1
-    assert caplog.messages[0].startswith("request request_id=abc model=tiny finish_reason=stop prompt_tokens=31 ")
+    assert caplog.messages[0].startswith("request request_id=abc model=tiny finish_reason=stop client=ip:192.168.1.20 ")
 
 
 def test_a_journal_that_fails_is_replaced_by_stderr(caplog: pytest.LogCaptureFixture) -> None:

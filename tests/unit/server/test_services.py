@@ -14,11 +14,12 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
+from sipd.config import Config
 from sipd.server import service
 from sipd.server.service import GENERATION, MODEL, STATUS
 from sipd.server.service_state import DaemonState
 from sipd.v1 import generation_pb2, model_pb2, status_pb2
-from tests.unit.server.fakes import END_ID, WAIT_S, FakeEngine, Running, running
+from tests.unit.server.fakes import END_ID, WAIT_S, FakeEngine, Running, rest, running
 
 Body = Callable[[Running, grpc.aio.Channel], Awaitable[Any]]
 
@@ -110,6 +111,79 @@ def test_status_tells_memory_queue_and_totals(tmp_path: Path) -> None:
     assert sum(term.bytes for term in found.memory.ledger) <= found.memory.budget_bytes
     assert found.storage.read_bytes_per_s == 41e6
     assert found.memory.rss_anon_bytes > 0
+
+
+def test_status_tells_how_passes_are_shared(tmp_path: Path) -> None:
+    figures = {
+        "max_rows": 512,
+        "row_cap": 48,
+        "kv_bytes_cached": 4096,
+        "cached_tokens_total": 900,
+        "restored_tokens_total": 300,
+        "n_sessions": 2,
+        "drafted_tokens_total": 50,
+        "accepted_tokens_total": 40,
+        "n_readers": 4,
+        "read_size": 1 << 20,
+        "probe_rates": ((1, 1 << 18, 11e6), (4, 1 << 20, 40e6)),
+    }
+    request, response = status_pb2.GetStatusRequest(), status_pb2.GetStatusResponse
+    config = Config(max_requests=3, max_requests_per_client=5, max_sessions=7)
+    engine = FakeEngine(figures=figures)
+    found = one(tmp_path, f"/{STATUS}/GetStatus", request, response, engine=engine, config=config)
+    assert found.scheduling == status_pb2.Scheduling(
+        max_rows_per_pass=512, rows_while_decoding=48, max_active=3, max_requests_per_client=5
+    )
+    assert found.prefix_cache == status_pb2.PrefixCache(
+        is_on=True, cached_bytes=4096, cached_tokens=900, restored_tokens=300, sessions=2, max_sessions=7
+    )
+    assert found.speculation == status_pb2.Speculation(is_on=True, drafted_tokens=50, accepted_tokens=40)
+    assert (found.storage.readers, found.storage.read_bytes) == (4, 1 << 20)
+    assert [(each.readers, each.read_bytes, each.bytes_per_s) for each in found.storage.probed] == [
+        (1, 1 << 18, 11e6),
+        (4, 1 << 20, 40e6),
+    ]
+    assert found.memory.kv_cached_bytes == 4096
+
+
+def test_status_counts_the_clients_that_have_requests(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    engine.gate.clear()
+
+    async def n_clients(channel: grpc.aio.Channel) -> int:
+        request, response = status_pb2.GetStatusRequest(), status_pb2.GetStatusResponse
+        return int((await unary(channel, f"/{STATUS}/GetStatus", request, response)).scheduling.clients)
+
+    async def body(server: Running, channel: grpc.aio.Channel) -> list[int]:
+        found = [await n_clients(channel)]
+        calls = [server.generate(channel, generation_pb2.GenerateRequest(prompt="x")) for _ in range(2)]
+        for call in calls:
+            await call.read()
+        found.append(await n_clients(channel))
+        engine.gate.set()
+        for call in calls:
+            await rest(call)
+        return [*found, await n_clients(channel)]
+
+    assert run(tmp_path, body, engine) == [0, 1, 0]
+
+
+def test_settings_that_are_off_are_told_as_off(tmp_path: Path) -> None:
+    config = Config(prefix_cache=False, speculation=False, draft_model=Path("draft.gguf"))
+    request = model_pb2.GetModelRequest()
+    found = one(tmp_path, f"/{MODEL}/GetModel", request, model_pb2.GetModelResponse, config=config).model
+    capabilities = found.capabilities
+    assert not any((capabilities.has_prefix_cache, capabilities.has_speculation, capabilities.has_draft_model))
+    assert found.limits.max_sessions == 0
+
+
+def test_a_draft_model_and_the_places_of_a_client_are_told(tmp_path: Path) -> None:
+    config = Config(draft_model=Path("draft.gguf"), max_requests_per_client=5, max_sessions=7)
+    request = model_pb2.GetModelRequest()
+    found = one(tmp_path, f"/{MODEL}/GetModel", request, model_pb2.GetModelResponse, config=config).model
+    capabilities = found.capabilities
+    assert all((capabilities.has_prefix_cache, capabilities.has_speculation, capabilities.has_draft_model))
+    assert (found.limits.max_requests_per_client, found.limits.max_sessions) == (5, 7)
 
 
 def test_status_is_answered_while_the_model_loads(tmp_path: Path) -> None:

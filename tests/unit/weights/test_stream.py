@@ -15,12 +15,15 @@ import pytest
 
 from sipd.errors import DataLoss, SipdError, StorageFault
 from sipd.kernels import binding
+from sipd.process_memory import read_anonymous_bytes
 from sipd.weights.plan import Extent, Plan, build_plan, choose_pinned
 from sipd.weights.reader import WeightFiles
-from sipd.weights.stream import Stream, shape_stream
+from sipd.weights.stream import Stream, StreamShape, shape_stream, shrink_shape
 from sipd.weights.tensor_table import QuantType, Tensor
 
 LIBRARY = binding.load_library()
+LIBRARY.sipd_stream_fail.restype = None  # the daemon calls it from C alone
+LIBRARY.sipd_stream_fail.argtypes = [ctypes.c_void_p, ctypes.POINTER(binding.ReadFault)]
 EVERYTHING = 1 << 40
 DEADLINE_S = 20.0
 
@@ -68,6 +71,17 @@ class Reader:
         for index, extent in enumerate(self.plan.extents[:end]):
             assert self.acquire(index) == self.wanted(extent), index
             self.release(index)
+
+    def walk_to_limit(self, limit: int) -> None:
+        """A pass that leaves out the streamed extents from `limit` on, and says so at its beginning."""
+        LIBRARY.sipd_stream_begin(self.stream.handle, limit)
+        self.walk(limit)
+        LIBRARY.sipd_stream_end(self.stream.handle)
+
+    def plan_bytes_at_rest(self) -> int:
+        """Bytes read so far, with nothing in flight."""
+        self.stream.rewind()
+        return self.stream.counters().plan_bytes
 
 
 @contextmanager
@@ -172,6 +186,63 @@ def test_counters_count_every_extent_once_a_pass_and_pins_once_at_all(path: Path
         assert 3 * streamed + kept <= found <= 3 * streamed + kept + ahead
 
 
+@pytest.mark.parametrize("pin", [0, 60_000, 150_000, EVERYTHING], ids=["streamed", "third", "most", "pinned"])
+@pytest.mark.parametrize(("n_slots", "n_readers"), [(1, 1), (2, 4), (3, 2), (8, 4), (200, 8)])
+def test_passes_that_leave_out_the_end_get_the_files_bytes_and_so_do_the_others(
+    path: Path, pin: int, n_slots: int, n_readers: int
+) -> None:
+    with reading(path, pin=pin, n_slots=n_slots, n_readers=n_readers) as reader:
+        n_extents = len(reader.plan.extents)
+        limits = [n_extents, n_extents - 9] + [n_extents - 9] * 2 + [n_extents] * 2 + [n_extents - 9, n_extents] * 3
+        for limit in limits:
+            reader.walk_to_limit(limit)
+        reader.stream.rewind()
+        for limit in reversed(limits):
+            reader.walk_to_limit(limit)
+
+
+def test_what_passes_leave_out_is_read_for_the_first_of_them_at_most(path: Path) -> None:
+    with reading(path, n_slots=6, n_readers=2) as reader:
+        extents = reader.plan.extents
+        limit = len(extents) - 20
+        used = sum(extent.length for extent in extents[:limit])
+        for _ in range(5):
+            reader.walk_to_limit(limit)
+        ahead = 2 * 6 * max(extent.length for extent in extents)  # once by this, once by the rewind
+        assert 5 * used <= reader.plan_bytes_at_rest() <= 5 * used + ahead
+
+
+def test_a_ring_that_holds_more_than_a_pass_reads_what_is_left_out_once(path: Path) -> None:
+    with reading(path, n_slots=200, n_readers=2) as reader:
+        extents = reader.plan.extents
+        limit = len(extents) - 20
+        reader.walk(0)
+        wanted = reader.plan.pass_bytes  # the ring is full before the first pass begins
+        while reader.stream.counters().plan_bytes < 2 * wanted:
+            os.sched_yield()
+        before = reader.stream.counters().plan_bytes
+        used, left_out = (sum(e.length for e in part) for part in (extents[:limit], extents[limit:]))
+        for _ in range(12):
+            reader.walk_to_limit(limit)
+        n_read = reader.stream.counters().plan_bytes - before
+        assert n_read <= 12 * used
+        assert left_out > 0
+
+
+def test_a_fault_while_left_out_extents_are_dropped_ends_the_wait(path: Path) -> None:
+    with reading(path, n_slots=200, n_readers=2) as reader:
+        limit = len(reader.plan.extents) - 20
+        LIBRARY.sipd_stream_begin(reader.stream.handle, limit)
+        reader.walk(limit)
+        fault = binding.ReadFault(errno.EIO, 0, 4096, 100, 0)
+        LIBRARY.sipd_stream_fail(reader.stream.handle, ctypes.byref(fault))
+        LIBRARY.sipd_stream_end(reader.stream.handle)
+        assert fault_of(reader).offset == 4096
+        reader.stream.rewind()
+        reader.walk_to_limit(limit)
+        reader.walk_to_limit(len(reader.plan.extents))
+
+
 def test_a_resident_plan_is_read_once(path: Path) -> None:
     with reading(path, pin=EVERYTHING) as reader:
         for _ in range(5):
@@ -200,7 +271,7 @@ def test_direct_reads_move_whole_blocks(path: Path) -> None:
 def test_an_early_end_is_data_loss_with_the_file_and_the_place(tmp_path: Path, path: Path) -> None:
     copy = tmp_path / "copy.bin"
     copy.write_bytes(path.read_bytes())
-    with reading(copy, n_slots=3) as reader:
+    with reading(copy, n_slots=3, n_readers=1) as reader:
         reader.walk()
         os.truncate(copy, 100_000)
         first_lost = next(i for i, e in enumerate(reader.plan.extents) if e.offset + e.length > 100_000)
@@ -240,9 +311,7 @@ def test_after_a_fault_nothing_waits_and_a_recovery_starts_over(tmp_path: Path, 
 def test_an_error_of_the_device_is_a_storage_fault_with_its_name(path: Path) -> None:
     with reading(path) as reader:
         fault = binding.ReadFault(errno.EIO, 0, 4096, 100, 0)
-        function = LIBRARY.sipd_stream_fail
-        function.restype, function.argtypes = None, [ctypes.c_void_p, ctypes.POINTER(binding.ReadFault)]
-        function(reader.stream.handle, ctypes.byref(fault))
+        LIBRARY.sipd_stream_fail(reader.stream.handle, ctypes.byref(fault))
         found = reader.stream.fault()
         assert found is not None
         assert found[1] == errno.EIO
@@ -326,3 +395,67 @@ def test_memory_that_is_not_there_is_refused(path: Path) -> None:
     with pytest.raises(SipdError, match="no memory for a ring"):
         Stream(LIBRARY, plan, files, huge, drop_cache=False)
     files.close()
+
+
+def first_shape(reader: Reader, pin: int, n_slots: int = 3) -> StreamShape:
+    return shape_stream(reader.plan, choose_pinned(reader.plan.extents, pin), n_slots, 2)
+
+
+@pytest.mark.parametrize("pin", [60_000, 150_000, EVERYTHING], ids=["third", "most", "pinned"])
+@pytest.mark.parametrize("n_bytes", [1, 30_000, 100_000, EVERYTHING])
+def test_a_stream_that_pins_less_and_all_again_gets_the_files_bytes(path: Path, pin: int, n_bytes: int) -> None:
+    with reading(path, pin=pin) as reader:
+        first = first_shape(reader, pin)
+        smaller = shrink_shape(reader.plan, first, n_bytes, 3)
+        for shape in (smaller, first, smaller):
+            reader.walk()
+            reader.stream.repin(shape)
+            reader.walk()
+
+
+def test_what_is_pinned_no_more_is_streamed_and_nothing_else_is(path: Path) -> None:
+    with reading(path, pin=150_000, n_readers=1) as reader:
+        reader.walk()
+        smaller = shrink_shape(reader.plan, first_shape(reader, 150_000), 60_000, 3)
+        reader.stream.repin(smaller)
+        before = reader.plan_bytes_at_rest()
+        for _ in range(3):
+            reader.walk()
+        found = reader.plan_bytes_at_rest() - before
+        extents = reader.plan.extents
+        streamed = sum(extent.length for index, extent in enumerate(extents) if index not in smaller.pin_offsets)
+        ahead = 2 * 3 * max(extent.length for extent in extents)
+        assert 3 * streamed - ahead <= found <= 3 * streamed + ahead
+        assert 3 * ahead < streamed
+
+
+def test_a_smaller_shape_pins_what_a_smaller_budget_would_have_pinned(path: Path) -> None:
+    plan = plan_of(path)
+    first = shape_stream(plan, choose_pinned(plan.extents, 150_000), 3, 2)
+    smaller = shrink_shape(plan, first, 60_000, 3)
+    assert smaller.pin_bytes <= first.pin_bytes - 60_000
+    assert smaller.pin_offsets.items() <= first.pin_offsets.items()
+    assert (smaller.n_slots, smaller.ring_bytes) == (first.n_slots, first.ring_bytes)
+    assert shrink_shape(plan, first, EVERYTHING, 3).pin_bytes == 0
+
+
+def test_a_resident_plan_that_gives_memory_back_pays_for_its_ring_and_keeps_what_it_must(path: Path) -> None:
+    plan = plan_of(path)
+    first = shape_stream(plan, frozenset(range(len(plan.extents))), 3, 2)
+    smaller = shrink_shape(plan, first, 50_000, 3, frozenset({0, 1}))
+    assert smaller.pin_bytes + smaller.ring_bytes <= first.pin_bytes + first.ring_bytes - 50_000
+    assert smaller.slot_bytes == plan.largest_span
+    assert {0, 1} <= smaller.pin_offsets.keys()
+    assert shrink_shape(plan, first, EVERYTHING, 3, frozenset({0, 1})).pin_offsets.keys() == {0, 1}
+
+
+def test_pages_of_what_is_pinned_no_more_go_back_to_the_kernel(tmp_path: Path) -> None:
+    path = tmp_path / "large.bin"
+    path.write_bytes(np.random.default_rng(1).bytes(24_000_000 + 32 * 7))
+    with reading(path, pin=EVERYTHING, tile_bytes=1 << 20) as reader:
+        reader.walk()
+        before = read_anonymous_bytes()
+        first = first_shape(reader, EVERYTHING)
+        reader.stream.repin(shrink_shape(reader.plan, first, 12_000_000, 3))
+        reader.stream.rewind()
+        assert read_anonymous_bytes() <= before - 12_000_000 + 1_000_000

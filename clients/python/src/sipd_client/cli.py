@@ -18,9 +18,9 @@ from sipd_client.client import Client
 from sipd_client.connection import DEFAULT_TARGET, IDLE_TIMEOUT_S, Tls
 from sipd_client.errors import SipdClientError
 from sipd_client.events import Event, event_to_dict, to_dict
-from sipd_client.report import model_lines, progress_line, status_lines
+from sipd_client.report import finished_lines, model_lines, progress_line, status_lines
 from sipd_client.requests import GenerateOptions
-from sipd_client.v1.generation_pb2 import Progress, Token
+from sipd_client.v1.generation_pb2 import Finished, Progress, Token
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_PIPE = 1, 2, 130, 141
 _CLEAR_LINE = "\r\x1b[K"
@@ -110,9 +110,18 @@ def _add_generation(command: argparse.ArgumentParser) -> None:
         ("--logprobs", int, "report log probabilities and N alternatives (with --json)"),
         ("--model", str, "name of the model (default: the one that is served)"),
         ("--request-id", str, "name of this request in the daemon's journal"),
+        ("--session", str, "name under which the daemon keeps what it computed for the next turn"),
     ):
         command.add_argument(flag, type=kind, help=text, metavar=kind.__name__.upper())
     command.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end at TEXT; may be repeated")
+    command.add_argument(
+        "--priority",
+        choices=("interactive", "background"),
+        help="background: after all who wait for their text (default: interactive)",
+    )
+    command.add_argument("--no-prefix-cache", action="store_true", help="take and leave nothing of the prompt cache")
+    command.add_argument("--no-speculation", action="store_true", help="one token a pass, none guessed")
+    command.add_argument("--stats", action="store_true", help="tell the cost on standard error at the end")
     command.add_argument("--special-tokens", action="store_true", help="control tokens may be written in PROMPT")
     command.add_argument(
         "--deadline", type=float, metavar="SECONDS", help="give up after this long (default: no limit)"
@@ -130,9 +139,11 @@ def _run(options: argparse.Namespace) -> int:
         else:
             events = _events(client, options)
             try:
-                (_print_events if options.json else _print_text)(events)
+                finished = (_print_events if options.json else _print_text)(events)
             finally:
                 events.close()
+            if options.stats and finished is not None:
+                print("\n".join(finished_lines(finished)), file=sys.stderr)
     return 0
 
 
@@ -161,7 +172,13 @@ def _events(client: Client, options: argparse.Namespace) -> Generator[Event, Non
         model=options.model,
         request_id=options.request_id,
         stop=options.stop,
+        priority=options.priority,
+        session=options.session,
     )
+    if options.no_prefix_cache:
+        asked["prefix_cache"] = False
+    if options.no_speculation:
+        asked["speculation"] = False
     if options.special_tokens:
         asked["parse_special_tokens"] = True
     prompt = sys.stdin.buffer.read().decode("utf-8") if options.prompt == "-" else options.prompt
@@ -183,13 +200,22 @@ def _print_result(lines: Sequence[str]) -> None:
     print("\n".join(lines), flush=True)
 
 
-def _print_events(events: Iterator[Event]) -> None:
+def _print_events(events: Iterator[Event]) -> Finished | None:
+    """Writes one line per event; returns the last one."""
+    finished = None
     for event in events:
         print(_json(event_to_dict(event)), flush=True)
+        if isinstance(event, Finished):
+            finished = event
+    return finished
 
 
-def _print_text(events: Iterator[Event]) -> None:
-    """Writes the text as it comes, exactly; on a terminal also the progress before it and a closing line end."""
+def _print_text(events: Iterator[Event]) -> Finished | None:
+    """Writes the text as it comes, exactly; on a terminal also the progress before it and a closing line end.
+
+    Returns the last event.
+    """
+    finished = None
     shows_progress = sys.stderr.isatty()
     is_shown = False
     text = ""
@@ -204,11 +230,14 @@ def _print_text(events: Iterator[Event]) -> None:
                     is_shown = False
                 text = event.text
                 print(text, end="", flush=True)
+            elif isinstance(event, Finished):
+                finished = event
     finally:
         if is_shown:
             print(_CLEAR_LINE, end="", file=sys.stderr, flush=True)
         if text and not text.endswith("\n") and sys.stdout.isatty():
             print(flush=True)
+    return finished
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
-from sipd_client.v1.generation_pb2 import ChatInput, ChatMessage, GenerateRequest, Sampling, Stop, TokenIds
+from sipd_client.v1.generation_pb2 import ChatInput, ChatMessage, GenerateRequest, Priority, Sampling, Stop, TokenIds
 from sipd_client.v1.model_pb2 import TokenizeRequest
 
 
@@ -31,6 +31,10 @@ class GenerateOptions(TypedDict, total=False):
     request_id: str
     parse_special_tokens: bool
     add_special_tokens: bool
+    priority: Literal["interactive", "background"]
+    session: str
+    prefix_cache: bool
+    speculation: bool
 
 
 _SAMPLING = {
@@ -45,7 +49,16 @@ _SAMPLING = {
     "logprobs",
 }
 _STOP = {"max_tokens", "ignore_end_tokens", "include_stop_in_output"}
-_REQUEST = {"model", "request_id", "parse_special_tokens", "add_special_tokens"}
+_REQUEST = {
+    "model",
+    "request_id",
+    "parse_special_tokens",
+    "add_special_tokens",
+    "session",
+    "prefix_cache",
+    "speculation",
+}
+_PRIORITIES = {"interactive": Priority.PRIORITY_INTERACTIVE, "background": Priority.PRIORITY_BACKGROUND}
 
 
 def prompt_request(prompt: str | Sequence[int], options: GenerateOptions) -> GenerateRequest:
@@ -104,6 +117,10 @@ def _set(request: GenerateRequest, name: str, value: Any) -> None:  # noqa: ANN4
         setattr(request.stop, name, value)
     elif name in _REQUEST:
         setattr(request, name, value)
+    elif name == "priority":
+        if value not in _PRIORITIES:
+            raise ValueError(f"found {value!r}, wanted one of {', '.join(_PRIORITIES)}")
+        request.priority = _PRIORITIES[value]
     elif name == "logit_bias":
         request.sampling.MergeFrom(Sampling(logit_bias=value))
     elif name == "stop" and not isinstance(value, str):

@@ -76,7 +76,7 @@ class ModelFile(_message.Message):
     def __init__(self, name: _Optional[str] = ..., bytes: _Optional[int] = ..., header_sha256: _Optional[str] = ..., sha256: _Optional[str] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("max_prompt_bytes", "max_request_bytes", "max_active", "max_queued", "max_rows_per_pass", "max_stop_strings", "max_stop_string_bytes", "max_logprobs", "max_logit_biases", "default_max_tokens")
+    __slots__ = ("max_prompt_bytes", "max_request_bytes", "max_active", "max_queued", "max_rows_per_pass", "max_stop_strings", "max_stop_string_bytes", "max_logprobs", "max_logit_biases", "default_max_tokens", "max_requests_per_client", "max_sessions")
     MAX_PROMPT_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_REQUEST_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_ACTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +87,8 @@ class Limits(_message.Message):
     MAX_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     MAX_LOGIT_BIASES_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_REQUESTS_PER_CLIENT_FIELD_NUMBER: _ClassVar[int]
+    MAX_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     max_prompt_bytes: int
     max_request_bytes: int
     max_active: int
@@ -97,19 +99,27 @@ class Limits(_message.Message):
     max_logprobs: int
     max_logit_biases: int
     default_max_tokens: int
-    def __init__(self, max_prompt_bytes: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_active: _Optional[int] = ..., max_queued: _Optional[int] = ..., max_rows_per_pass: _Optional[int] = ..., max_stop_strings: _Optional[int] = ..., max_stop_string_bytes: _Optional[int] = ..., max_logprobs: _Optional[int] = ..., max_logit_biases: _Optional[int] = ..., default_max_tokens: _Optional[int] = ...) -> None: ...
+    max_requests_per_client: int
+    max_sessions: int
+    def __init__(self, max_prompt_bytes: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_active: _Optional[int] = ..., max_queued: _Optional[int] = ..., max_rows_per_pass: _Optional[int] = ..., max_stop_strings: _Optional[int] = ..., max_stop_string_bytes: _Optional[int] = ..., max_logprobs: _Optional[int] = ..., max_logit_biases: _Optional[int] = ..., default_max_tokens: _Optional[int] = ..., max_requests_per_client: _Optional[int] = ..., max_sessions: _Optional[int] = ...) -> None: ...
 
 class Capabilities(_message.Message):
-    __slots__ = ("has_chat_template", "accepts_text", "arithmetic_contract", "isa")
+    __slots__ = ("has_chat_template", "accepts_text", "arithmetic_contract", "isa", "has_prefix_cache", "has_speculation", "has_draft_model")
     HAS_CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     ACCEPTS_TEXT_FIELD_NUMBER: _ClassVar[int]
     ARITHMETIC_CONTRACT_FIELD_NUMBER: _ClassVar[int]
     ISA_FIELD_NUMBER: _ClassVar[int]
+    HAS_PREFIX_CACHE_FIELD_NUMBER: _ClassVar[int]
+    HAS_SPECULATION_FIELD_NUMBER: _ClassVar[int]
+    HAS_DRAFT_MODEL_FIELD_NUMBER: _ClassVar[int]
     has_chat_template: bool
     accepts_text: bool
     arithmetic_contract: int
     isa: str
-    def __init__(self, has_chat_template: bool = ..., accepts_text: bool = ..., arithmetic_contract: _Optional[int] = ..., isa: _Optional[str] = ...) -> None: ...
+    has_prefix_cache: bool
+    has_speculation: bool
+    has_draft_model: bool
+    def __init__(self, has_chat_template: bool = ..., accepts_text: bool = ..., arithmetic_contract: _Optional[int] = ..., isa: _Optional[str] = ..., has_prefix_cache: bool = ..., has_speculation: bool = ..., has_draft_model: bool = ...) -> None: ...
 
 class TokenizeRequest(_message.Message):
     __slots__ = ("text", "model", "parse_special_tokens", "add_special_tokens")

@@ -1,0 +1,75 @@
+"""What a pass costs, learned from the passes that ran: how many rows storage hides, and what one row more takes.
+
+A pass takes max(storage, fixed + rows x per row) seconds. Owned by the engine thread. Invariant: it only ever decides
+how rows are spread over passes, never what they compute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_WEIGHT = 0.2  # of the newest pass: five passes make a change of the machine felt
+_FEW_ROWS, _MANY_ROWS = 16, 32  # passes up to, and from, which the line through compute times is drawn
+GAP_GROWTH = 1.25  # what prompts may add to the time between two tokens of those who decode ...
+FREE_GAP_S = 0.1  # ... and a gap that nobody minds
+MIN_CHUNK = 16  # rows that a prompt gets beside decoders, whatever they cost
+UNKNOWN_CHUNK = 64  # as long as nothing is known
+
+
+@dataclass(slots=True)
+class _Mean:
+    """Rows and seconds of one kind of pass, newest first."""
+
+    rows: float = 0.0
+    seconds: float = 0.0
+    is_known: bool = False
+
+    def add(self, rows: float, seconds: float) -> None:
+        weight = _WEIGHT if self.is_known else 1.0
+        self.rows += weight * (rows - self.rows)
+        self.seconds += weight * (seconds - self.seconds)
+        self.is_known = True
+
+
+class Pace:
+    """The cost model of one engine."""
+
+    def __init__(self, configured_cap: int | None, max_rows: int) -> None:
+        self._configured_cap = configured_cap
+        self._max_rows = max_rows
+        self._few, self._many = _Mean(), _Mean()
+        self._storage = _Mean()
+
+    def observe(self, n_rows: int, compute_s: float, storage_s: float) -> None:
+        """One whole pass: `compute_s` without waits, `storage_s` in which reads were in flight."""
+        if n_rows <= _FEW_ROWS:
+            self._few.add(n_rows, compute_s)
+            self._storage.add(n_rows, storage_s)
+        elif n_rows >= _MANY_ROWS:
+            self._many.add(n_rows, compute_s)
+
+    @property
+    def row_s(self) -> float | None:
+        """Compute seconds of one more row; None as long as it is not known."""
+        if not (self._few.is_known and self._many.is_known):
+            return None
+        return max(1e-9, (self._many.seconds - self._few.seconds) / (self._many.rows - self._few.rows))
+
+    def pass_s(self, n_rows: int) -> float | None:
+        """Seconds that a pass of `n_rows` takes; None as long as it is not known."""
+        per_row = self.row_s
+        if per_row is None:
+            return None
+        compute = self._few.seconds + (n_rows - self._few.rows) * per_row
+        return max(self._storage.seconds, compute, 1e-9)
+
+    def row_cap(self, n_decoders: int) -> int:
+        """Rows of a pass while `n_decoders` sequences decode, their own rows included."""
+        if self._configured_cap is not None:
+            return min(self._max_rows, max(self._configured_cap, n_decoders + 1))
+        per_row, alone = self.row_s, self.pass_s(n_decoders)
+        if per_row is None or alone is None:
+            return min(self._max_rows, n_decoders + UNKNOWN_CHUNK)
+        gap = max(GAP_GROWTH * alone, FREE_GAP_S)
+        rows = int(self._few.rows + (gap - self._few.seconds) / per_row)
+        return min(self._max_rows, max(rows, n_decoders + MIN_CHUNK))

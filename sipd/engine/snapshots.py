@@ -1,0 +1,143 @@
+"""Keys and values on disk: restored for a new prompt, written for a long new head and after a session's turn.
+
+Owned by the engine thread; the disk is another thread's (snapshot_worker). Invariant: pages that the disk reads into
+or writes from are held until it is done with them, whatever becomes of their request.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sipd.engine.pass_plan import Sequence as Running
+from sipd.engine.prefix_cache import Node
+from sipd.engine.reuse import Reuse
+from sipd.engine.snapshot_store import SnapshotStore
+from sipd.engine.snapshot_worker import SnapshotResult, SnapshotWorker
+from sipd.kernels.binding import PAGE_POSITIONS
+
+_LOG = logging.getLogger("sipd.engine")
+MIN_RESTORED = 64  # tokens: fewer are computed sooner than read
+CLOSE_S = 5.0  # what writes get at a stop
+FORGET_EVERY_S = 300.0  # how often sessions of earlier runs are looked for that nobody came back to
+
+
+@dataclass(slots=True)
+class _Restored:
+    sequence: Running
+    result: SnapshotResult
+
+
+class Snapshots:
+    """Ties the store to the pages of one engine."""
+
+    def __init__(
+        self,
+        store: SnapshotStore,
+        reuse: Reuse,
+        page: Callable[[int], memoryview],
+        min_tokens: int,
+        session_idle_s: float,
+    ) -> None:
+        self.wake: Callable[[], None] = lambda: None  # called from the disk's thread when something is done
+        self._store = store
+        self._worker = SnapshotWorker(store)
+        self._reuse = reuse
+        self._page = page
+        self._min_tokens = min_tokens
+        self._session_idle_s = session_idle_s
+        self._restored: deque[_Restored] = deque()  # filled by the disk's thread
+        self._written: deque[tuple[Node, ...]] = deque()
+        self._orphans: set[Running] = set()  # ended while the disk still fills their pages
+        self._next_forget = 0.0
+
+    def restore(self, sequence: Running) -> None:
+        """Has a new sequence's pages read when enough of its prompt is on disk; it sits passes out until then."""
+        request = sequence.request
+        if not request.uses_prefix_cache:
+            return
+        have = request.n_computed
+        segments = self._store.find(request.prompt_ids[:-1], have)
+        if not segments or segments[-1].n_positions - have < MIN_RESTORED:
+            return
+        sequence.pages.cover(segments[-1].n_positions)
+        first = segments[0].first_page
+        pages = sequence.pages.pages[first : first + sum(segment.n_pages for segment in segments)]
+
+        def done(result: SnapshotResult) -> None:
+            self._restored.append(_Restored(sequence, result))
+            self.wake()
+
+        sequence.is_restoring = self._worker.read(segments, [self._page(page) for page in pages], done)
+
+    def finish(self) -> None:
+        """Takes over what the disk has done since the last call."""
+        while self._written:
+            assert self._reuse.cache is not None
+            self._reuse.cache.let_go(self._written.popleft())
+        while self._restored:
+            restored = self._restored.popleft()
+            sequence, result = restored.sequence, restored.result
+            sequence.is_restoring = False
+            if result.error is not None:
+                _LOG.warning("a snapshot could not be read, its tokens are computed: %s", result.error)
+            if sequence in self._orphans:
+                self._orphans.remove(sequence)
+                self._reuse.release(sequence)
+            else:
+                self._reuse.restored(sequence, result.n_positions)
+
+    def abandon(self, sequence: Running) -> None:
+        """The sequence has ended while its pages are being read: they are given back when the disk is done."""
+        self._orphans.add(sequence)
+
+    def keep_prompt(self, sequence: Running) -> None:
+        """Writes the head of a prompt that was just computed, when enough of it is new to the disk."""
+        request = sequence.request
+        n_pages = min(len(request.prompt_ids) // PAGE_POSITIONS, len(sequence.chain))
+        ids = request.prompt_ids[: n_pages * PAGE_POSITIONS]
+        covered = self._store.covered(ids)
+        if request.uses_prefix_cache and len(ids) - covered >= self._min_tokens:
+            self._write(ids, covered, sequence.chain[:n_pages], "")
+
+    def keep_session(self, key: str, ids: Sequence[int], chain: Sequence[Node]) -> None:
+        """Writes what a session's turn added; `chain` are the pages of `ids`, all held or idle."""
+        covered = self._store.covered(ids, key)
+        if len(ids) - covered >= PAGE_POSITIONS:
+            self._write(ids, covered, chain, key)
+
+    def end_session(self, key: str) -> None:
+        """Removes what only this session needs."""
+        self._worker.remove_owner(key)
+
+    def forget_idle(self, live: Sequence[str], now: float) -> None:
+        """Now and then removes sessions of earlier runs that nobody came back to; `now` in seconds."""
+        if now >= self._next_forget:
+            self._next_forget = now + FORGET_EVERY_S
+            self._worker.remove_idle(self._session_idle_s, live)
+
+    def _write(self, ids: Sequence[int], covered: int, chain: Sequence[Node], owner: str) -> None:
+        """Queues a write; its pages and those before them are held until it is done."""
+        cache = self._reuse.cache
+        assert cache is not None
+        if not self._reuse.pool.promise(cache.n_idle_of(chain)):
+            return
+        held = tuple(chain)
+        for node in held:
+            cache.hold(node)
+
+        def done(_result: SnapshotResult) -> None:
+            self._written.append(held)
+            self.wake()
+
+        first = covered // PAGE_POSITIONS
+        if not self._worker.write(ids, first, [self._page(node.page) for node in held[first:]], done, owner):
+            cache.let_go(held)
+
+    def close(self) -> bool:
+        """Ends the disk's thread; False when it hangs in the disk and still holds pages."""
+        is_closed = self._worker.close(CLOSE_S)
+        self.finish()
+        return is_closed

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+
+import pytest
+
+from sipd.errors import ConfigError, DataLoss, OverBudget, StorageFault
+from sipd.memory import MemoryLimit, Shortfall
+from sipd.server.events import KINDS, MESSAGE_IDS, Events
+
+MIB = 1024**2
+
+
+class Journal:
+    """Keeps what would be sent; fails when told to."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, str]] = []
+        self.is_broken = False
+
+    def send(self, message: str, **fields: str) -> None:
+        if self.is_broken:
+            raise OSError("gone")
+        self.sent.append({"MESSAGE": message, **fields})
+
+
+def write_all(events: Events) -> None:
+    events.started("tiny", "unix:/run/sipd/s")
+    events.stopped(3.0)
+    events.engine_dead("boom")
+    events.storage(StorageFault("/m.gguf", 4096, "read failed with EIO"))
+    events.storage(DataLoss("/m.gguf", 4096, "the file ends early"))
+    low, high = MemoryLimit(300 * MIB, "cgroup v2"), MemoryLimit(400 * MIB, "cgroup v2")
+    events.limit_changed(high, low, Shortfall(300 * MIB, 350 * MIB))
+    events.limit_changed(low, high, Shortfall(400 * MIB, 350 * MIB))
+    events.memory_shrunk(50 * MIB, Shortfall(300 * MIB, 300 * MIB))
+    events.limit_met(7, 600.0, 300 * MIB, 200 * MIB)
+    events.oom_kill(1, "/sys/fs/cgroup/system.slice")
+    events.request_refused("r1", OverBudget("too much"))
+    events.reloaded("the tokens")
+    events.reload_failed(ConfigError("token_file", "gone"))
+    events.snapshot_failed("/var/cache/sipd", "No space left on device")
+    events.clock_jumped(3600.0)
+
+
+def test_every_kind_has_an_id_and_a_name_of_its_own() -> None:
+    assert all(re.fullmatch("[0-9a-f]{32}", message_id) for message_id in MESSAGE_IDS.values())
+    assert len(set(MESSAGE_IDS.values())) == len(MESSAGE_IDS) == len(KINDS) + 1
+
+
+def test_every_kind_is_written_by_one_function() -> None:
+    journal = Journal()
+    write_all(Events(journal.send))
+    assert Counter(each["SIPD_EVENT"] for each in journal.sent) == Counter(kind.name for kind in KINDS)
+    assert all(each["MESSAGE_ID"] == MESSAGE_IDS[each["SIPD_EVENT"]] for each in journal.sent)
+
+
+def test_a_lowered_limit_names_both_numbers_and_what_is_too_much() -> None:
+    journal = Journal()
+    before, now = MemoryLimit(400 * MIB, "budget"), MemoryLimit(300 * MIB, "cgroup v2")
+    Events(journal.send).limit_changed(before, now, Shortfall(300 * MIB, 350 * MIB))
+    (record,) = journal.sent
+    assert record["MESSAGE"].startswith("the memory limit was lowered from 400.0 MiB to 300.0 MiB (cgroup v2): ")
+    assert "350.0 MiB are granted, 50.0 MiB too much" in record["MESSAGE"]
+    assert (record["SIPD_LIMIT_BEFORE"], record["SIPD_LIMIT"]) == (str(400 * MIB), str(300 * MIB))
+    assert (record["SIPD_OVER"], record["PRIORITY"]) == (str(50 * MIB), "4")
+
+
+def test_a_storage_fault_names_file_place_and_reason() -> None:
+    journal = Journal()
+    Events(journal.send).storage(StorageFault("/m.gguf", 4096, "read failed with EIO"))
+    assert journal.sent[0]["MESSAGE"] == "storage failed: /m.gguf: at byte 4096: read failed with EIO"
+    assert (journal.sent[0]["SIPD_PATH"], journal.sent[0]["SIPD_OFFSET"]) == ("/m.gguf", "4096")
+    assert journal.sent[0]["SIPD_ERROR"] == "STORAGE_FAULT"
+
+
+def test_without_a_journal_an_event_is_a_line_with_its_fields(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("sipd"), "propagate", True)
+    with caplog.at_level(logging.INFO, "sipd.event"):
+        Events(None).engine_dead("boom")
+    assert caplog.messages == ["the engine is dead: boom (event=engine_dead cause=boom)"]
+    assert caplog.records[0].levelno == logging.ERROR
+
+
+def test_a_journal_that_fails_is_replaced_by_lines(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("sipd"), "propagate", True)
+    journal = Journal()
+    events = Events(journal.send)
+    journal.is_broken = True
+    with caplog.at_level(logging.INFO, "sipd.event"):
+        events.stopped(1.0)
+    journal.is_broken = False
+    with caplog.at_level(logging.INFO, "sipd.event"):
+        events.stopped(2.0)
+    assert journal.sent == []
+    assert [message for message in caplog.messages if message.startswith("stopped")] == [
+        "stopped (event=stopped uptime_s=1)",
+        "stopped (event=stopped uptime_s=2)",
+    ]
