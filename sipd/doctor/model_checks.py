@@ -117,4 +117,9 @@ def _speed(
         )
     if not seconds:
         return warn("speed", "nothing could be measured", "sipd bench measures the whole")
-    return ok("speed", f"at most {1 / seconds:.2g} tokens/s: a pass takes the longer of {' and '.join(parts)}")
+    return ok("speed", f"at most {_rate(1 / seconds)} tokens/s: a pass takes the longer of {' and '.join(parts)}")
+
+
+def _rate(value: float) -> str:
+    """Two digits that matter, without an exponent."""
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"

@@ -47,7 +47,7 @@ class Drafters:
             lookup = sequence.drafting.lookup
             lookup.extend(sequence.tokens(len(lookup)))
             sequence.drafts = sequence.drafting.propose(most, self._pace, len(decoders))
-            n_rows -= len(sequence.drafts) or most
+            n_rows -= len(sequence.drafts) or (most if self._model is not None else 0)
             if not sequence.drafts:
                 without.append((sequence, most))
         if self._model is not None and without:

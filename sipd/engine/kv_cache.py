@@ -69,8 +69,9 @@ class PageList:
     The first `n_shared` belong to the prefix cache, which others may read too; the rest are its own and grow on demand.
     """
 
-    def __init__(self, pool: PagePool, n_promised: int) -> None:
-        """`n_promised` pages of its own, already promised by the pool."""
+    def __init__(self, pool: PagePool, n_promised: int, owner: str = "") -> None:
+        """`n_promised` pages of its own, already promised by the pool; `owner` is whose tokens they hold."""
+        self.owner = owner
         self._pool = pool
         self._n_promised = n_promised
         self.pages: list[int] = []

@@ -44,6 +44,7 @@ from sipd.errors import (
     SipdError,
     StorageFault,
 )
+from sipd.kernels import binding
 from sipd.models.forward import PassResult
 
 _LOG = logging.getLogger("sipd.engine")
@@ -143,8 +144,9 @@ class Engine:
             if self._is_draining:
                 raise Draining("the daemon is stopping")
             n_waiting = len(self._scheduler.waiting)
-            if n_waiting >= self._max_queued + max(0, self._scheduler.n_free_places):
-                raise Overloaded(f"{n_waiting} requests are waiting, the queue holds {self._max_queued}", 1.0)
+            most = self._scheduler.queue_share(request.priority, self._max_queued)
+            if n_waiting >= most + max(0, self._scheduler.n_free_places):
+                raise Overloaded(f"{n_waiting} requests are waiting, the queue holds {most} of its priority", 1.0)
             self._submitted[request] = time.monotonic()
             request.usage.prompt_tokens = n_prompt
             self._scheduler.waiting.append(request)
@@ -159,8 +161,10 @@ class Engine:
             if request in self._scheduler.waiting:
                 self._scheduler.waiting.remove(request)
                 is_queued = True
-            else:
+            elif request not in self._cancelled:
                 self._cancelled.add(request)
+                if request in self._in_pass:
+                    self._executor.control.drops[self._in_pass.index(request)] = binding.DROP
                 if self._in_pass and self._cancelled.issuperset(self._in_pass):
                     self._executor.control.cancel = 1
                 self._wake.notify()
@@ -274,7 +278,8 @@ class Engine:
                 admitted = self._scheduler.admit()
                 if not self._scheduler.active:
                     self._n_idle_ticks += 1
-                    self._wake.wait(IDLE_TICK_S)
+                    if self._snapshots is None or not self._snapshots.has_news:  # since _keep_house looked
+                        self._wake.wait(IDLE_TICK_S)
                     continue
             for sequence in admitted:
                 request = sequence.request
@@ -343,6 +348,8 @@ class Engine:
                 return
             # under the lock, so that a cancel for this pass is never wiped out
             self._executor.control.cancel = int(self._is_stopping)
+            for index, request in enumerate(self._in_pass):
+                self._executor.control.drops[index] = binding.DROP if request in self._cancelled else binding.KEEP
         busy_s = self._executor.counters().busy_s
         try:
             result = self._executor.run(plan.rows, plan.n_logits, plan.pages, self._is_unwanted)
@@ -353,21 +360,23 @@ class Engine:
         self._totals.add(result, len(plan.rows), read_s)
         _charge(plan, result)
         if result.is_done:
-            self._pace.observe(len(plan.rows), result.total_s - result.storage_wait_s, read_s)
-            self._deliver_pass(plan)
+            if not result.dropped:  # else the time is that of fewer rows
+                self._pace.observe(len(plan.rows), result.total_s - result.storage_wait_s, read_s)
+            self._deliver_pass(plan, {plan.sequences[index] for index in result.dropped})
 
-    def _deliver_pass(self, plan: PassPlan) -> None:
-        """Takes over what a whole pass computed."""
+    def _deliver_pass(self, plan: PassPlan, dropped: set[Sequence]) -> None:
+        """Takes over what a whole pass computed, but for the sequences that were dropped under way."""
         for sequence in plan.sequences:
-            sequence.request.n_computed += sequence.n_rows
+            if sequence not in dropped:
+                sequence.request.n_computed += sequence.n_rows
+                self._reuse.computed(sequence)
         for sequence, first_logits in plan.sampling:
+            if sequence in dropped:
+                continue
+            if self._snapshots is not None and not sequence.is_decoding:
+                self._snapshots.keep_prompt(sequence)  # before the draw, which may end it
             if sequence.request not in self._cancelled:
                 self._draw(sequence, first_logits)
-        for sequence in plan.sequences:
-            if sequence in self._scheduler.active:
-                self._reuse.computed(sequence)
-                if self._snapshots is not None and len(sequence.request.output_ids) == 1:
-                    self._snapshots.keep_prompt(sequence)
 
     def _draw(self, sequence: Sequence, first_logits: int) -> None:
         """Draws a token, and one more for every draft that equals what was drawn before it."""
@@ -460,11 +469,11 @@ class Engine:
         """Ends the requests of a failed pass; the others go on."""
         self._last_error = str(error)
         _LOG.error("%s", error)
-        if isinstance(error, DataLoss) and self._reuse.cache is not None:
-            self._reuse.cache.clear()  # what was computed with the file as it was
         for sequence in plan.sequences:
             if sequence in self._scheduler.active:
                 self._end_sequence(sequence, FinishReason.ERROR, error)
+        if isinstance(error, DataLoss) and self._reuse.cache is not None:
+            self._reuse.cache.clear()  # what was computed with the file as it was, by those that ended just now too
         self._executor.reset()
 
     def _end(self) -> None:

@@ -24,6 +24,7 @@ class Node:
     ids: tuple[int, ...]
     page: int
     parent: Node | None
+    owner: str = ""  # who left it: only he may take over a part of it
     children: dict[tuple[int, ...], Node] = field(default_factory=dict)
     n_users: int = 0  # live requests that read it
     n_sessions: int = 0  # sessions that end in it
@@ -57,8 +58,11 @@ class PrefixCache:
         self._serial = itertools.count()
         pool.give_up = self.give_up
 
-    def match(self, ids: Sequence[int], limit: int) -> Match:
-        """The longest head of `ids` that is there, at most `limit` positions."""
+    def match(self, ids: Sequence[int], limit: int, owner: str = "") -> Match:
+        """The longest head of `ids` that is there, at most `limit` positions.
+
+        Part of a page is taken over only by its `owner`: anybody else could guess a prompt token by token.
+        """
         node = self._root
         nodes: list[Node] = []
         while (at := len(nodes) * PAGE_POSITIONS) + PAGE_POSITIONS <= limit:
@@ -70,7 +74,7 @@ class PrefixCache:
         wanted = tuple(ids[at : min(at + PAGE_POSITIONS, limit)])
         partial, n_partial = None, 0
         for child in node.children.values():
-            n_common = _common(child.ids, wanted)
+            n_common = _common(child.ids, wanted) if child.owner == owner else 0
             if n_common > n_partial:
                 partial, n_partial = child, n_common
         return Match(tuple(nodes), partial, n_partial)
@@ -130,10 +134,10 @@ class PrefixCache:
         self._offer(node)
         return node
 
-    def add(self, parent: Node | None, ids: tuple[int, ...], page: int) -> Node:
+    def add(self, parent: Node | None, ids: tuple[int, ...], page: int, owner: str = "") -> Node:
         """Puts a page that was filled elsewhere under `parent` (None: at the root); the tree owns it from now on."""
         parent = parent or self._root
-        node = Node(ids, page, parent, last_used=next(self._clock))
+        node = Node(ids, page, parent, owner, last_used=next(self._clock))
         for key, child in list(parent.children.items()):  # shorter ones say nothing more
             if len(key) < len(ids) and ids[: len(key)] == key and not child.n_users and not child.n_sessions:
                 self._remove(child)
@@ -183,7 +187,7 @@ class PrefixCache:
         """The child with `ids`: the one that is there, whose page replaces the sequence's own, or a new one."""
         node = parent.children.get(ids)
         if node is None:
-            return self.add(parent, ids, pages.hand_over(pages.pages[pages.n_shared]))
+            return self.add(parent, ids, pages.hand_over(pages.pages[pages.n_shared]), pages.owner)
         self._pool.give_back(pages.hand_over(node.page))
         return node
 

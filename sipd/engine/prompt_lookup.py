@@ -32,7 +32,8 @@ class PromptLookup:
             at = self._find(pattern, size)
             if at >= 0:
                 begin = at + length
-                return list(self._ids[begin : begin + n])
+                found = self._ids[begin : begin + n]  # shorter where it reaches the end: then it goes round
+                return [found[index % len(found)] for index in range(n)]
         return []
 
     def _find(self, pattern: bytes, size: int) -> int:

@@ -40,7 +40,7 @@ class SampledToken:
 
 @dataclass(slots=True)
 class Usage:
-    """What a request cost, counted by the engine; bytes are plan bytes of the passes it took part in."""
+    """What a request cost, counted by the engine; bytes are plan bytes of its passes, one left early whole."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -100,6 +100,7 @@ class Request:
     deadline: float | None = None  # time.monotonic() seconds
     is_reader_behind: Callable[[], bool] = _never_behind  # then the request sits passes out; its pages stay
     client: str = ""  # whose request it is: places are shared between clients, not between requests
+    owner: str = ""  # who may take over parts of pages that it leaves: the client, whatever connection it uses
     priority: Priority = Priority.INTERACTIVE
     session: str = ""  # OWNER/NAME, scoped by the server: keys and values are kept for its next request
     uses_prefix_cache: bool = True  # may take keys and values from earlier requests, and leave its own

@@ -41,12 +41,14 @@ class Reuse:
         """The request as a sequence with its pages promised; None when its worst case does not fit now."""
         worst = worst_case_pages(request)
         cache = self.cache if request.uses_prefix_cache else None
-        match = Match() if cache is None else cache.match(request.prompt_ids, len(request.prompt_ids) - 1)
+        match = (
+            Match() if cache is None else cache.match(request.prompt_ids, len(request.prompt_ids) - 1, request.owner)
+        )
         n_own = worst - len(match.nodes)
         n_idle = 0 if cache is None else cache.n_idle_of(match.nodes)
         if not self.pool.promise(n_own + n_idle):
             return None
-        sequence = Sequence(request, PageList(self.pool, n_own))
+        sequence = Sequence(request, PageList(self.pool, n_own, request.owner))
         if cache is None:
             return sequence
         for node in match.nodes:
@@ -79,20 +81,22 @@ class Reuse:
             self.cache.publish(sequence.chain, sequence.pages, sequence.tokens(), sequence.request.n_computed)
 
     def restored(self, sequence: Sequence, n_positions: int) -> None:
-        """The disk has filled a sequence's pages up to `n_positions`."""
+        """The disk has filled a sequence's pages up to `n_positions`, after a fault fewer than were there before."""
         request = sequence.request
+        n_positions = max(n_positions, len(sequence.chain) * PAGE_POSITIONS)  # shared pages are never read into
         n_more = n_positions - request.n_computed
         request.n_computed = n_positions
         request.usage.cached_tokens += n_more
-        request.usage.restored_tokens += n_more
+        request.usage.restored_tokens += max(0, n_more)
         self.cached_tokens += n_more
-        self.restored_tokens += n_more
+        self.restored_tokens += max(0, n_more)
         self.computed(sequence)
 
     def end(self, sequence: Sequence) -> Kept | None:
         """The sequence has ended: its pages are kept as far as they may be. Returns what of a session was."""
         request, kept = sequence.request, None
         if self.cache is not None and request.uses_prefix_cache:
+            self.computed(sequence)  # its last pass may have filled pages
             ids = sequence.tokens()
             leaf = self.cache.keep_tail(sequence.chain, sequence.pages, ids, request.n_computed)
             if request.session and leaf is not None:

@@ -1,8 +1,9 @@
 """Who takes part in the next pass, within the pages and the rows that were granted.
 
 Interactive requests go before background ones; among equals the client with the fewest running requests goes first,
-then who came first. Owned by the engine thread, but for `waiting`, which the engine guards. Invariant: a request is
-admitted only when its worst case fits the page pool; decoders always have their row.
+then who came first. The last place and the last quarter of the queue are kept for interactive ones. Owned by the engine
+thread, but for `waiting`, which the engine guards. Invariant: a request is admitted only when its worst case fits the
+page pool; decoders always have their row.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from sipd.engine.pace import Pace
 from sipd.engine.pass_plan import PassPlan, Sequence
-from sipd.engine.request import Request
+from sipd.engine.request import Priority, Request
 from sipd.engine.reuse import Reuse
 
 Drafter = Callable[[list[Sequence], int], None]  # sets `drafts` of decoding sequences, this many rows in all
@@ -40,6 +41,11 @@ class Scheduler:
         """Rows of a pass while those that run now decode."""
         return self._pace.row_cap(max(1, len(self.active)))
 
+    @staticmethod
+    def queue_share(priority: Priority, max_queued: int) -> int:
+        """Requests that may wait before one more of `priority` is refused: background ones leave a quarter free."""
+        return max_queued if priority is Priority.INTERACTIVE else max_queued - max_queued // 4
+
     def position(self, request: Request) -> int:
         """How many requests are served before it, itself included; 0 when it does not wait."""
         return self._order(self.waiting).index(request) + 1 if request in self.waiting else 0
@@ -49,6 +55,8 @@ class Scheduler:
         admitted: list[Sequence] = []
         while self.waiting and len(self.active) < self._max_active:
             request = self._order(self.waiting)[0]
+            if request.priority is not Priority.INTERACTIVE and self.n_free_places == 1 < self._max_active:
+                break  # nobody waits for a background reply, and nobody should wait for one to end
             sequence = self._reuse.admit(request)
             if sequence is None:
                 break

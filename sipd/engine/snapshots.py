@@ -60,7 +60,7 @@ class Snapshots:
             return
         have = request.n_computed
         segments = self._store.find(request.prompt_ids[:-1], have)
-        if not segments or segments[-1].n_positions - have < MIN_RESTORED:
+        if not segments or whole_pages(segments[-1].n_positions) - have < MIN_RESTORED:
             return
         sequence.pages.cover(segments[-1].n_positions)
         first = segments[0].first_page
@@ -71,6 +71,11 @@ class Snapshots:
             self.wake()
 
         sequence.is_restoring = self._worker.read(segments, [self._page(page) for page in pages], done)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `finish` has something to do."""
+        return bool(self._written or self._restored)
 
     def finish(self) -> None:
         """Takes over what the disk has done since the last call."""
@@ -87,7 +92,7 @@ class Snapshots:
                 self._orphans.remove(sequence)
                 self._reuse.release(sequence)
             else:
-                self._reuse.restored(sequence, result.n_positions)
+                self._reuse.restored(sequence, whole_pages(result.n_positions))
 
     def abandon(self, sequence: Running) -> None:
         """The sequence has ended while its pages are being read: they are given back when the disk is done."""
@@ -98,8 +103,10 @@ class Snapshots:
         request = sequence.request
         n_pages = min(len(request.prompt_ids) // PAGE_POSITIONS, len(sequence.chain))
         ids = request.prompt_ids[: n_pages * PAGE_POSITIONS]
+        if not request.uses_prefix_cache or request.session or len(ids) < self._min_tokens:
+            return  # a session's turn is written at its end, and goes with the session
         covered = self._store.covered(ids)
-        if request.uses_prefix_cache and len(ids) - covered >= self._min_tokens:
+        if len(ids) - covered >= self._min_tokens:
             self._write(ids, covered, sequence.chain[:n_pages], "")
 
     def keep_session(self, key: str, ids: Sequence[int], chain: Sequence[Node]) -> None:
@@ -141,3 +148,8 @@ class Snapshots:
         is_closed = self._worker.close(CLOSE_S)
         self.finish()
         return is_closed
+
+
+def whole_pages(n_positions: int) -> int:
+    """Positions of whole pages: parts of a page would tell anybody how far a guessed prompt is right."""
+    return n_positions // PAGE_POSITIONS * PAGE_POSITIONS

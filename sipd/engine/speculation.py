@@ -68,8 +68,8 @@ def draft_length(rate: float, most: int, pace: Pace, n_rows: int, draft_s: float
     Each draft costs `draft_s` seconds to make.
     """
     alone = pace.pass_s(n_rows)
-    if alone is None:  # nothing is known: a few do not hurt
-        return min(most, 4)
+    if alone is None:  # nothing is known of cost: a few do not hurt, as long as they are right
+        return min(most, 4) if rate >= 0.5 else 0
     best, best_speed = 0, n_rows / alone
     expected, chance = float(n_rows), 1.0
     for n in range(1, most + 1):

@@ -14,6 +14,7 @@ PANEL_ROWS = 16  # SIPD_PANEL
 MAX_FILES = 64  # of one checkpoint: room in sipd_stream
 
 PASS_DONE, PASS_CANCELLED, PASS_FAULT = 0, 1, 2
+KEEP, DROP, DROPPED = 0, 1, 2  # of a sequence in the pass under way: see sipd_control
 
 
 class Extent(Structure):
@@ -149,7 +150,16 @@ class Row(Structure):
 class Control(Structure):
     """sipd_control: written by one side and read by the other while a pass runs."""
 
-    _fields_ = [("cancel", c_int32), ("layer", c_int32), ("steps", c_int64)]
+    _fields_ = [("cancel", c_int32), ("layer", c_int32), ("steps", c_int64), ("drops", POINTER(c_int32))]
+
+    @classmethod
+    def of(cls, max_sequences: int) -> Control:
+        """A control for passes of up to that many sequences; all are kept."""
+        return cls(drops=(c_int32 * max_sequences)())
+
+    def dropped(self, n_sequences: int) -> frozenset[int]:
+        """Those of the pass's sequences that it left out before its end."""
+        return frozenset(i for i in range(n_sequences) if self.drops[i] == DROPPED)
 
 
 class PassCounters(Structure):

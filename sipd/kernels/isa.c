@@ -24,10 +24,14 @@ const sipd_ops *sipd_isa_ops(int i) { return tables[i]; }
 const char *sipd_isa_name(int i) { return tables[i]->name; }
 
 #if defined(__x86_64__)
-/* Not every compiler's __builtin_cpu_supports knows it. */
-static int has_f16c(void) {
-  unsigned a, b, c, d;
-  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+/* By the instruction: some compilers' __builtin_cpu_supports always says no. Returns 2 with AVX-512 VNNI, 1 with AVX2. */
+static int x86_level(void) {
+  unsigned a, b, c, d, low, high;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE) || !(c & bit_F16C)) return 0;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0)); /* what the kernel saves: 1, 2 YMM; 5 to 7 ZMM */
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (low & 0x06) != 0x06 || !(b & bit_AVX2)) return 0;
+  const unsigned wanted = bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ;
+  return (low & 0xe6) == 0xe6 && (b & wanted) == wanted && (c & bit_AVX512VNNI) ? 2 : 1;
 }
 #endif
 
@@ -38,11 +42,8 @@ int sipd_isa_is_supported(int i) {
   if (i == 1) return has_dotprod;
   return 1;
 #elif defined(__x86_64__)
-  if (i == 0)
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vnni");
-  if (i == 1) return __builtin_cpu_supports("avx2") && has_f16c();
+  if (i == 0) return x86_level() == 2;
+  if (i == 1) return x86_level() >= 1;
   return 1;
 #else
   (void)i;

@@ -30,6 +30,7 @@ struct sipd_model {
   float *logits;            /* max_logit_rows x vocab_size */
   float *selected;          /* max_logit_rows x d_model */
   float *cos_sin;           /* max_rows x n_rot */
+  sipd_row *rows;           /* max_rows: those of the pass under way that were not dropped */
   int32_t *positions;       /* max_rows */
   int32_t *row_blocks;      /* max_rows + 1: first rows of the blocks that attention takes together */
   uint8_t *scratch[MAX_THREADS];
@@ -40,7 +41,6 @@ struct sipd_model {
   int64_t pages_bytes, page_bytes;
 
   /* the pass under way */
-  const sipd_row *rows;
   int32_t n_rows, n_logits;
   int32_t end_tile; /* it multiplies no tile from here on: the head's, when no row wants logits */
   const int32_t *page_list, *page_starts;

@@ -61,6 +61,7 @@ static int64_t place(sipd_model *m, uint8_t *base, int n_threads) {
   TAKE(up, rows * c->d_ff);
   if (at < attention_end) at = attention_end;
   TAKE(cos_sin, rows * c->n_rot);
+  TAKE(rows, rows);
   TAKE(positions, rows);
   TAKE(row_blocks, rows + 1);
   TAKE(logits, (int64_t)c->max_logit_rows * c->vocab_size);
@@ -194,6 +195,35 @@ static void select_rows(sipd_model *m) {
              sizeof(float) * (size_t)m->c.d_model);
 }
 
+/* Moves the rows from `from` on down to `to`, with all that outlives a layer. */
+static void move_rows(sipd_model *m, int to, int from, int n) {
+#define MOVE(field, width) \
+  memmove(m->field + (int64_t)to * (width), m->field + (int64_t)from * (width), sizeof *m->field * (size_t)n * (width))
+  MOVE(rows, 1);
+  MOVE(positions, 1);
+  MOVE(cos_sin, (size_t)m->c.n_rot);
+  MOVE(x, (size_t)m->c.d_model);
+#undef MOVE
+}
+
+/* Closes the gaps of sequences that nobody waits for any more; whether a row is left. Between two layers. */
+static int drop_rows(sipd_model *m) {
+  volatile int32_t *drops = m->control->drops;
+  int n_kept = 0;
+  for (int r = 0, end; drops && r < m->n_rows; r = end) {
+    const int sequence = m->rows[r].sequence;
+    for (end = r + 1; end < m->n_rows && m->rows[end].sequence == sequence;) end++;
+    if (drops[sequence] == SIPD_KEEP) {
+      if (n_kept < r) move_rows(m, n_kept, r, end - r);
+      n_kept += end - r;
+    } else {
+      drops[sequence] = SIPD_DROPPED;
+    }
+  }
+  if (drops) m->n_rows = n_kept;
+  return m->n_rows > 0;
+}
+
 /* Bytes of the step's tiles that this pass takes from storage: a pinned tile costs the first pass that uses it. */
 static void count_streamed(sipd_model *m, const sipd_op *op) {
   for (int t = op->tile0; t < op->tile1; t++) {
@@ -214,7 +244,7 @@ static int32_t extent_limit(const sipd_model *m, int32_t end_tile) {
 int sipd_model_pass(sipd_model *m, const sipd_row *rows, int32_t n_rows, int32_t n_logits, const int32_t *pages,
                     const int32_t *page_starts, sipd_control *control, sipd_pass_counters *counters) {
   const int64_t begin = sipd_now_ns();
-  m->rows = rows;
+  memcpy(m->rows, rows, sizeof *rows * (size_t)n_rows);
   m->n_rows = n_rows;
   m->n_logits = n_logits;
   m->page_list = pages;
@@ -233,9 +263,13 @@ int sipd_model_pass(sipd_model *m, const sipd_row *rows, int32_t n_rows, int32_t
   for (int i = 0; i < m->c.n_ops && status == SIPD_PASS_DONE; i++) {
     const sipd_op *op = &m->program[i];
     if (op->kind == SIPD_OP_SELECT && !n_logits) break; /* inside a prompt: the head would be streamed for nothing */
+    if ((i == 0 || op->layer != m->program[i - 1].layer) && !drop_rows(m)) {
+      status = SIPD_PASS_CANCELLED;
+      break;
+    }
     switch (op->kind) {
       case SIPD_OP_NORM:
-        run_rows(m, op, op->layer < 0 ? n_logits : n_rows, norm_rows);
+        run_rows(m, op, op->layer < 0 ? n_logits : m->n_rows, norm_rows);
         m->input = m->normed;
         break;
       case SIPD_OP_MATMUL:
@@ -244,11 +278,11 @@ int sipd_model_pass(sipd_model *m, const sipd_row *rows, int32_t n_rows, int32_t
         break;
       case SIPD_OP_ATTENTION:
         sipd_pass_attention(m, op);
-        run_rows(m, op, n_rows, quantize_attention);
+        run_rows(m, op, m->n_rows, quantize_attention);
         m->input = m->q;
         break;
       case SIPD_OP_SILU:
-        run_rows(m, op, n_rows, silu_rows);
+        run_rows(m, op, m->n_rows, silu_rows);
         m->input = m->gate;
         break;
       case SIPD_OP_SELECT: select_rows(m); break;

@@ -154,11 +154,16 @@ typedef struct {
   int32_t logits; /* index of its logits row, or -1 */
 } sipd_row;
 
-/* Written by the pass, read by other threads while it runs. `cancel` is written by others. */
+enum { SIPD_KEEP, SIPD_DROP, SIPD_DROPPED };
+
+/* Written by the pass, read by other threads while it runs. `cancel` is written by others; so is drops[i], for sequence
+ * i of the pass, from SIPD_KEEP to SIPD_DROP: before the next layer its rows leave the pass, which then writes
+ * SIPD_DROPPED. Keys and values of these rows are incomplete, their logits undefined. The owner sets SIPD_KEEP again. */
 typedef struct {
   volatile int32_t cancel;
   volatile int32_t layer;
   volatile int64_t steps;
+  volatile int32_t *drops; /* as many as there may be sequences, or NULL */
 } sipd_control;
 
 typedef struct {
@@ -186,7 +191,8 @@ void sipd_model_destroy(sipd_model *m);
 /* Bytes of all buffers of a pass: activations, logits, scratch. */
 int64_t sipd_activation_bytes(const sipd_model_config *c, int n_threads);
 int64_t sipd_page_bytes(const sipd_model_config *c);
-/* One pass. rows: sorted by sequence, positions ascending within one. pages[page_starts[i] ..]: the pages of sequence i. */
+/* One pass. rows: sorted by sequence, positions ascending within one. pages[page_starts[i] ..]: the pages of sequence i.
+ * SIPD_PASS_CANCELLED when it is cancelled or every sequence is dropped. */
 int sipd_model_pass(sipd_model *m, const sipd_row *rows, int32_t n_rows, int32_t n_logits, const int32_t *pages,
                     const int32_t *page_starts, sipd_control *control, sipd_pass_counters *counters);
 /* Forgets what is known of tiles that are pinned no more; between passes, after sipd_stream_repin. */

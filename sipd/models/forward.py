@@ -33,6 +33,7 @@ class PassResult:
     embedding_device_bytes: int
     storage_wait_s: float
     total_s: float
+    dropped: frozenset[int] = frozenset()  # sequences that left it before its end: their KV is incomplete
 
     @property
     def is_done(self) -> bool:
@@ -51,6 +52,7 @@ class PassResult:
             self.embedding_device_bytes + earlier.embedding_device_bytes,
             self.storage_wait_s + earlier.storage_wait_s,
             self.total_s + earlier.total_s,
+            self.dropped,
         )
 
 
@@ -129,7 +131,7 @@ class Forward:
         self.shape = shape
         self.hyperparameters = program.hyperparameters
         self.isa: str = library.sipd_isa_name(binding.isa_index(library, isa)).decode()
-        self.control = binding.Control()
+        self.control = binding.Control.of(shape.max_rows)
         self._library = library
         self._page_bytes = page_bytes(program)
         self._keep: list[object] = []
@@ -217,7 +219,8 @@ class Forward:
     ) -> PassResult:
         """One pass. A row is (token, position, sequence, logits row or -1); `pages[i]` are the KV pages of sequence i.
 
-        Blocks without the GIL. `control.cancel` set by another thread ends it within one block; the caller resets it.
+        Blocks without the GIL. Another thread ends it within one block by `control.cancel`, and the part of sequence i
+        by `control.drops[i] = binding.DROP`; the caller resets both. The pass is cancelled when all are dropped.
         """
         flat: list[int] = []
         starts: list[int] = []
@@ -244,6 +247,7 @@ class Forward:
             counters.embedding_device_bytes,
             counters.storage_wait_ns / 1e9,
             counters.total_ns / 1e9,
+            self.control.dropped(len(pages)),
         )
 
     def logits(self, row: int) -> ctypes._Pointer[ctypes.c_float]:

@@ -44,6 +44,18 @@ class _Pass:
         self.embedding_bytes = 0
         self.wait_s = 0.0
 
+    def leave_out(self, control: binding.Control) -> bool:
+        """Removes the rows of sequences that are to be dropped, between two layers; returns whether a row is left."""
+        for sequence in np.unique(self.sequences):
+            if control.drops[int(sequence)] == binding.KEEP:
+                continue
+            control.drops[int(sequence)] = binding.DROPPED
+            is_kept = self.sequences != sequence
+            self.tokens, self.positions = self.tokens[is_kept], self.positions[is_kept]
+            self.sequences, self.logits_rows = self.sequences[is_kept], self.logits_rows[is_kept]
+            self.buffers[Buffer.X] = self.buffers[Buffer.X][is_kept]
+        return len(self.sequences) > 0
+
     def set_input(self, values: F32) -> None:
         """What the next products read; quantised once, when one of them asks."""
         self.input = values
@@ -66,7 +78,7 @@ class ReferenceForward:
         h = program.hyperparameters
         self.shape = shape
         self.hyperparameters = h
-        self.control = binding.Control()
+        self.control = binding.Control.of(shape.max_rows)
         self._program = program
         self._plan = plan
         self._source = source
@@ -103,6 +115,7 @@ class ReferenceForward:
             state.embedding_bytes,
             state.wait_s,
             time.monotonic() - begin,
+            self.control.dropped(len(pages)),
         )
 
     def logits(self, row: int) -> ctypes._Pointer[ctypes.c_float]:
@@ -126,9 +139,13 @@ class ReferenceForward:
     def _walk(self, state: _Pass, n_logits: int) -> int:
         """Runs the steps; returns PASS_DONE or PASS_CANCELLED."""
         group = int(self._has_embedding_group)
+        layer = None
         for number, step in enumerate(self._program.steps):
             if isinstance(step, Select) and not n_logits:
                 break  # inside a prompt: the head would be read for nothing
+            if step.layer != layer and not state.leave_out(self.control):
+                return binding.PASS_CANCELLED
+            layer = step.layer
             self._run_step(step, state, group, n_logits)
             group += isinstance(step, Products)
             self.control.steps += 1

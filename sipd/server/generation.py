@@ -152,6 +152,7 @@ class GenerationService:
             end_ids=end_ids | stop.token_ids,
             deadline=deadline,
             client=client.name,
+            owner=client.session_owner,
             priority=serving.priority,
             session=f"{client.session_owner}/{serving.session}" if serving.session else "",
             uses_prefix_cache=serving.uses_prefix_cache,

@@ -37,9 +37,11 @@ BYTES_PER_PASS = 1000
 Row = tuple[int, int, int, int]
 
 
-def pass_result(status: int, **values: float) -> PassResult:
+def pass_result(status: int, **values: float | frozenset[int]) -> PassResult:
     """What a pass did; whatever is not named is 0."""
-    numbers: dict[str, Any] = {each.name: 0 for each in fields(PassResult)} | values | {"status": status}
+    numbers: dict[str, Any] = (
+        {each.name: 0 for each in fields(PassResult)} | {"dropped": frozenset()} | values | {"status": status}
+    )
     return PassResult(**numbers)
 
 
@@ -57,7 +59,7 @@ class FakeExecutor:
         self.uses_direct_io = False
         self.streamed_plan_bytes = BYTES_PER_PASS
         self.pinned_bytes = 0
-        self.control = binding.Control()
+        self.control = binding.Control.of(max_rows)
         self.passes: list[list[Row]] = []
         self.faults: deque[Exception | None] = deque()  # one for each pass to come; None: no fault
         self.lasting_fault: Exception | None = None
@@ -67,6 +69,8 @@ class FakeExecutor:
         self.entered: queue.Queue[list[Row]] = queue.Queue()
         self._held = threading.Event()
         self._go = threading.Semaphore(0)
+        self._layer = threading.Semaphore(0)
+        self._at_layer = threading.Event()
         self._logits: list[ctypes.Array[ctypes.c_float]] = []
 
     def hold(self) -> None:
@@ -76,6 +80,12 @@ class FakeExecutor:
     def let_go(self, n_passes: int = 1) -> None:
         """Lets held passes run to their end."""
         self._go.release(n_passes)
+
+    def let_go_in_mid_pass(self) -> None:
+        """Lets a held pass run on by a layer: what is to be dropped by now leaves it, the rest is held again."""
+        self._layer.release()
+        assert self._at_layer.wait(DEADLINE_S)
+        self._at_layer.clear()
 
     def free(self) -> None:
         """No pass waits any more."""
@@ -96,6 +106,9 @@ class FakeExecutor:
         self.entered.put(list(rows))
         if self._held.is_set():
             for _ in range(int(DEADLINE_S / 0.01)):
+                if self._layer.acquire(blocking=False):
+                    self._drop(len(pages))
+                    self._at_layer.set()
                 if self._go.acquire(timeout=0.01) or self.control.cancel:
                     break
         self.control.steps += 1
@@ -117,7 +130,13 @@ class FakeExecutor:
             embedding_bytes=len(rows),
             storage_wait_s=0.25,
             total_s=1.0,
+            dropped=self.control.dropped(len(pages)),
         )
+
+    def _drop(self, n_sequences: int) -> None:
+        for index in range(n_sequences):
+            if self.control.drops[index] == binding.DROP:
+                self.control.drops[index] = binding.DROPPED
 
     def logits(self, row: int) -> Logits:
         return ctypes.cast(self._logits[row], ctypes.POINTER(ctypes.c_float))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sipd.engine.request import FinishReason
+from sipd.engine.request import FinishReason, Request
 from sipd.errors import Cancelled, DeadlineExceeded
 from tests.unit.engine.fake_executor import DEADLINE_S, Rig, Sink, rig
 
@@ -70,6 +70,87 @@ def test_the_pass_ends_early_once_all_of_it_are_cancelled(one: Rig) -> None:
     for request, _ in requests:
         one.engine.cancel(request)
     assert [sink.reason() for _, sink in requests] == [FinishReason.CANCELLED] * 2
+
+
+def shared_pass(one: Rig, n_prompt: int = 40) -> tuple[Request, Sink, Sink]:
+    """Holds a pass in which one request decodes and another's prompt is computed; the latter and both sinks."""
+    one.executor.hold()
+    _, decoding_sink = one.submit(3, 6)
+    one.executor.wait_for_pass()
+    prompt, prompt_sink = one.request(n_prompt, 6, first=100)
+    one.engine.submit(prompt)
+    one.executor.let_go()
+    assert len({row[2] for row in one.executor.wait_for_pass()}) == 2
+    return prompt, prompt_sink, decoding_sink
+
+
+def cached_tokens(one: Rig, n_prompt: int = 40) -> int:
+    """How much of the other prompt of `shared_pass` is there for a newcomer."""
+    request, sink = one.request(n_prompt, 1, first=100)
+    one.engine.submit(request)
+    return sink.wait().usage.cached_tokens
+
+
+def test_a_cancelled_request_leaves_a_shared_pass_at_the_next_layer_and_the_other_goes_on(one: Rig) -> None:
+    request, sink, decoding_sink = shared_pass(one)
+    one.engine.cancel(request)
+    assert not one.executor.control.cancel
+    one.executor.let_go_in_mid_pass()
+    assert one.executor.control.dropped(2) == {1}
+    one.executor.let_go()
+    outcome = sink.wait()
+    assert (outcome.reason, outcome.usage.passes, sink.ids) == (FinishReason.CANCELLED, 1, [])
+    assert request.n_computed == 0
+    one.executor.free()
+    assert decoding_sink.reason() is FinishReason.LENGTH
+    assert decoding_sink.ids == list(range(3, 9))
+
+
+def test_a_second_cancel_does_not_hide_that_a_request_has_left_the_pass(one: Rig) -> None:
+    request, sink, _ = shared_pass(one)
+    one.engine.cancel(request)
+    one.executor.let_go_in_mid_pass()
+    one.engine.cancel(request)
+    assert one.executor.control.dropped(2) == {1}
+    one.executor.free()
+    assert sink.reason() is FinishReason.CANCELLED
+    assert request.n_computed == 0
+
+
+def test_keys_of_a_prompt_that_left_its_pass_are_not_shared() -> None:
+    with rig(has_cache=True) as one:
+        request, sink, _ = shared_pass(one)
+        one.engine.cancel(request)
+        one.executor.let_go_in_mid_pass()
+        one.executor.free()
+        assert sink.reason() is FinishReason.CANCELLED
+        assert cached_tokens(one) == 0
+
+
+def test_keys_of_a_prompt_that_was_cancelled_too_late_to_leave_are_shared() -> None:
+    with rig(has_cache=True) as one:
+        request, sink, _ = shared_pass(one)
+        one.engine.cancel(request)
+        one.executor.free()
+        assert sink.reason() is FinishReason.CANCELLED
+        assert cached_tokens(one) > 0
+
+
+def test_who_takes_the_place_of_a_dropped_request_in_the_next_pass_is_kept(one: Rig) -> None:
+    request, sink, decoding_sink = shared_pass(one)
+    one.engine.cancel(request)
+    one.executor.let_go_in_mid_pass()
+    one.executor.let_go()
+    assert sink.reason() is FinishReason.CANCELLED
+    one.executor.wait_for_pass()
+    _, next_sink = one.submit(3, 2)
+    one.executor.let_go()
+    assert len({row[2] for row in one.executor.wait_for_pass()}) == 2
+    one.executor.let_go_in_mid_pass()
+    one.executor.free()
+    outcome = next_sink.wait()
+    assert (outcome.reason, outcome.usage.passes) == (FinishReason.LENGTH, 2)
+    assert decoding_sink.reason() is FinishReason.LENGTH
 
 
 def test_a_cancel_for_a_request_that_waits_leaves_the_pass_alone(one: Rig) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from sipd.engine import loop
 from sipd.engine.loop import MAX_FAILED_PASSES
-from sipd.engine.request import FinishReason
+from sipd.engine.request import FinishReason, Priority
 from sipd.errors import (
     DataLoss,
     Draining,
@@ -135,6 +135,23 @@ def test_beyond_the_queue_requests_are_refused_at_once() -> None:
         assert (status.n_active, status.n_queued, status.max_queued) == (1, 2, 2)
         one.executor.free()
         assert [sink.reason() for sink in sinks] == [FinishReason.LENGTH] * 3
+
+
+def test_background_requests_leave_a_quarter_of_the_queue_to_interactive_ones() -> None:
+    with rig(max_active=1, max_queued=4) as one:
+        one.executor.hold()
+        sinks = [one.submit()[1]]
+        one.executor.wait_for_pass()
+        flood = [one.request() for _ in range(4)]
+        for request, _ in flood:
+            request.priority = Priority.BACKGROUND
+        for request, _ in flood[:3]:
+            one.engine.submit(request)
+        with pytest.raises(Overloaded, match="3 requests are waiting, the queue holds 3 of its priority"):
+            one.engine.submit(flood[3][0])
+        sinks += [one.submit()[1], *(sink for _, sink in flood[:3])]
+        one.executor.free()
+        assert [sink.reason() for sink in sinks] == [FinishReason.LENGTH] * 5
 
 
 def test_without_a_queue_an_idle_engine_still_takes_what_it_can_run() -> None:

@@ -215,6 +215,20 @@ def test_interactive_requests_go_before_background_ones() -> None:
     assert made.position(late) == 0
 
 
+def test_background_requests_leave_the_last_place_to_interactive_ones() -> None:
+    flood = [from_client("a", priority=Priority.BACKGROUND) for _ in range(5)]
+    made = scheduler(*flood, max_active=3)
+    assert [sequence.request for sequence in made.admit()] == flood[:2]
+    late = from_client("b")
+    made.waiting.append(late)
+    assert [sequence.request for sequence in made.admit()] == [late]
+
+
+def test_a_single_place_is_for_everybody() -> None:
+    made = scheduler(from_client("a", priority=Priority.BACKGROUND), max_active=1)
+    assert len(made.admit()) == 1
+
+
 def test_clients_take_turns_with_prompt_rows() -> None:
     made = scheduler(from_client("a", 20), from_client("a", 20), from_client("b", 20), max_rows=40)
     made.admit()

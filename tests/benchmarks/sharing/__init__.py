@@ -1,0 +1,1 @@
+"""What requests gain from sharing passes, keys and values, and guesses: the measurements, one table a case."""
