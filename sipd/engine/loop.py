@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from sipd.engine.delivery import Delivery, charge
 from sipd.engine.draft_model import DraftModel
 from sipd.engine.drafters import Drafters
 from sipd.engine.executor import Executor
+from sipd.engine.keeper import Keeper
 from sipd.engine.pace import Pace
 from sipd.engine.pass_plan import PassPlan, Sequence
 from sipd.engine.request import (
@@ -23,9 +25,9 @@ from sipd.engine.request import (
     Outcome,
     Request,
     RequestProgress,
-    SampledToken,
 )
-from sipd.engine.reuse import Kept, Reuse, worst_case_pages
+from sipd.engine.request_check import check_request
+from sipd.engine.reuse import Reuse
 from sipd.engine.sampler import Sampler
 from sipd.engine.scheduler import Scheduler
 from sipd.engine.snapshots import Snapshots
@@ -37,15 +39,11 @@ from sipd.errors import (
     DeadlineExceeded,
     Draining,
     EngineFault,
-    InvalidRequest,
-    OverBudget,
     Overloaded,
-    PromptTooLong,
     SipdError,
     StorageFault,
 )
 from sipd.kernels import binding
-from sipd.models.forward import PassResult
 
 _LOG = logging.getLogger("sipd.engine")
 IDLE_TICK_S = 1.0  # how often an idle engine shows that it is alive
@@ -83,14 +81,21 @@ class Engine:
         self.vocab_size = executor.vocab_size
         self.rows_per_pass = executor.max_rows
         self._executor = executor
-        self._sampler = sampler
-        self._reuse = reuse
+        self._keeper = Keeper(reuse, snapshots)
         self._pace = Pace(limits.rows_while_decoding, executor.max_rows)
         self._scheduler = Scheduler(reuse, self._pace, executor.max_rows, limits.max_active, executor.max_logit_rows)
         self._drafters = Drafters(limits.draft_tokens, self._pace, sampler, draft_model)
-        self._snapshots = snapshots
         self._max_queued = limits.max_queued
         self._totals = Totals()
+        self._delivery = Delivery(
+            executor,
+            sampler,
+            self._drafters,
+            self._totals,
+            limits.context_tokens,
+            lambda request: time.monotonic() - self._submitted[request],
+            self._end_sequence,
+        )
         self._wake = threading.Condition()
         self._submitted: dict[Request, float] = {}  # live requests and when they came; guarded by _wake
         self._cancelled: set[Request] = set()
@@ -123,21 +128,7 @@ class Engine:
 
     def submit(self, request: Request) -> None:
         """Queues a request; raises InvalidRequest, PromptTooLong, OverBudget, Overloaded, Draining or EngineFault."""
-        n_prompt = len(request.prompt_ids)
-        if n_prompt == 0:
-            raise InvalidRequest("input", "empty prompt: there is nothing to run")
-        if n_prompt >= self.context_tokens:
-            raise PromptTooLong(n_prompt, self.context_tokens)
-        if request.max_tokens < 1:
-            raise InvalidRequest("stop.max_tokens", f"found {request.max_tokens}, wanted at least 1")
-        request.max_tokens = min(request.max_tokens, self.context_tokens - n_prompt)
-        needed = worst_case_pages(request)
-        n_pages = self._reuse.pool.n_pages
-        if needed > n_pages:
-            raise OverBudget(
-                f"prompt of {n_prompt} and {request.max_tokens} more tokens need {needed} KV pages, "
-                f"the budget holds {n_pages}"
-            )
+        check_request(request, self.context_tokens, self._keeper.reuse.pool.n_pages)
         with self._wake:
             if not self._is_alive:
                 raise EngineFault(f"the engine has stopped: {self._last_error}")
@@ -148,7 +139,6 @@ class Engine:
             if n_waiting >= most + max(0, self._scheduler.n_free_places):
                 raise Overloaded(f"{n_waiting} requests are waiting, the queue holds {most} of its priority", 1.0)
             self._submitted[request] = time.monotonic()
-            request.usage.prompt_tokens = n_prompt
             self._scheduler.waiting.append(request)
             self._wake.notify()
 
@@ -189,7 +179,7 @@ class Engine:
             return snapshot(
                 self._executor,
                 self._scheduler,
-                self._reuse,
+                self._keeper.reuse,
                 self._totals,
                 max_queued=self._max_queued,
                 n_idle_ticks=self._n_idle_ticks,
@@ -228,7 +218,7 @@ class Engine:
             self._drafters.stop()
             self._wake.notify_all()
         self._thread.join()
-        if self._snapshots is not None and not self._snapshots.close():
+        if not self._keeper.close():
             _LOG.warning("a snapshot hangs in the disk: the memory of its pages is left to it")
             return
         self._drafters.close()
@@ -269,7 +259,7 @@ class Engine:
     def _wait_for_work(self) -> bool:
         """Drops unwanted sequences and admits new ones; False when the engine is to stop."""
         while True:
-            self._keep_house()
+            self._keeper.keep_house(time.monotonic())
             self._drop_unwanted()
             self._give_back()
             with self._wake:
@@ -278,27 +268,15 @@ class Engine:
                 admitted = self._scheduler.admit()
                 if not self._scheduler.active:
                     self._n_idle_ticks += 1
-                    if self._snapshots is None or not self._snapshots.has_news:  # since _keep_house looked
+                    if not self._keeper.has_news:  # since keep_house looked
                         self._wake.wait(IDLE_TICK_S)
                     continue
             for sequence in admitted:
                 request = sequence.request
                 request.usage.queue_s = time.monotonic() - self._submitted[request]
-                if self._snapshots is not None:
-                    self._snapshots.restore(sequence)
+                self._keeper.begin(sequence)
                 request.sink.started()
             return True
-
-    def _keep_house(self) -> None:
-        """What the disk has done, and sessions that nobody came back to."""
-        now, sessions = time.monotonic(), self._reuse.sessions
-        if self._snapshots is not None:
-            self._snapshots.finish()
-        if sessions is not None:
-            for key in sessions.expire(now):
-                self._end_session(key)
-            if self._snapshots is not None:
-                self._snapshots.forget_idle(sessions.keys, now)
 
     def _give_back(self) -> None:
         """Gives memory back that was asked for."""
@@ -358,7 +336,7 @@ class Engine:
                 self._in_pass = ()
         read_s = self._executor.counters().busy_s - busy_s
         self._totals.add(result, len(plan.rows), read_s)
-        _charge(plan, result)
+        charge(plan, result)
         if result.is_done:
             if not result.dropped:  # else the time is that of fewer rows
                 self._pace.observe(len(plan.rows), result.total_s - result.storage_wait_s, read_s)
@@ -369,60 +347,15 @@ class Engine:
         for sequence in plan.sequences:
             if sequence not in dropped:
                 sequence.request.n_computed += sequence.n_rows
-                self._reuse.computed(sequence)
+                self._keeper.computed(sequence)  # before the draw, which may end it
         for sequence, first_logits in plan.sampling:
-            if sequence in dropped:
-                continue
-            if self._snapshots is not None and not sequence.is_decoding:
-                self._snapshots.keep_prompt(sequence)  # before the draw, which may end it
-            if sequence.request not in self._cancelled:
-                self._draw(sequence, first_logits)
-
-    def _draw(self, sequence: Sequence, first_logits: int) -> None:
-        """Draws a token, and one more for every draft that equals what was drawn before it."""
-        request, drafts = sequence.request, sequence.drafts
-        request.usage.drafted_tokens += len(drafts)
-        self._totals.drafted_tokens += len(drafts)
-        n_accepted = 0
-        for index in range(len(drafts) + 1):
-            try:
-                token = self._sampler.draw(request, self._executor.logits(first_logits + index))
-            except EngineFault as fault:
-                self._end_sequence(sequence, FinishReason.ERROR, fault)
-                break
-            is_accepted = index < len(drafts) and drafts[index] == token.token_id
-            if is_accepted:
-                n_accepted += 1
-                request.usage.accepted_tokens += 1
-                self._totals.accepted_tokens += 1
-            self._deliver(sequence, token)
-            if not is_accepted or sequence not in self._scheduler.active:
-                break
-            request.n_computed += 1  # the draft's row, which is now known to be this token's
-        self._drafters.verified(sequence, n_accepted)
+            if sequence not in dropped and sequence.request not in self._cancelled:
+                self._delivery.draw(sequence, first_logits)
 
     def _is_unwanted(self) -> bool:
         """Whether nobody waits for the pass under way any more; asked while storage is being retried."""
         with self._wake:
             return self._is_stopping or self._cancelled.issuperset(self._in_pass)
-
-    def _deliver(self, sequence: Sequence, token: SampledToken) -> None:
-        request = sequence.request
-        usage = request.usage
-        request.output_ids.append(token.token_id)
-        usage.completion_tokens += 1
-        if usage.completion_tokens == 1:
-            usage.first_token_s = time.monotonic() - self._submitted[request]
-        is_end = token.token_id in request.end_ids
-        # an end token stands for no text: the sink learns of it by the outcome alone
-        is_matched = False if is_end else request.sink.token(token)
-        if is_end:
-            self._end_sequence(sequence, FinishReason.STOP, end_token_id=token.token_id)
-        elif is_matched:
-            self._end_sequence(sequence, FinishReason.STOP)
-        elif usage.completion_tokens >= request.max_tokens:
-            is_full = sequence.n_tokens >= self.context_tokens
-            self._end_sequence(sequence, FinishReason.CONTEXT if is_full else FinishReason.LENGTH)
 
     def _end_sequence(
         self,
@@ -435,23 +368,8 @@ class Engine:
         with self._wake:
             self._scheduler.remove(sequence)
         self._drafters.forget(sequence)
-        if sequence.is_restoring and self._snapshots is not None:
-            self._snapshots.abandon(sequence)
-        elif (kept := self._reuse.end(sequence)) is not None and self._reuse.sessions is not None:
-            self._keep_session(sequence.request.session, kept)
+        self._keeper.end(sequence, time.monotonic())
         self._finish(sequence.request, reason, error, end_token_id)
-
-    def _keep_session(self, key: str, kept: Kept) -> None:
-        assert self._reuse.sessions is not None
-        gone = self._reuse.sessions.keep(key, kept.leaf, time.monotonic())
-        if self._snapshots is not None and key not in gone:
-            self._snapshots.keep_session(key, kept.ids, kept.chain)
-        for each in gone:
-            self._end_session(each)
-
-    def _end_session(self, key: str) -> None:
-        if self._snapshots is not None:
-            self._snapshots.end_session(key)
 
     def _finish(
         self, request: Request, reason: FinishReason, error: SipdError | None = None, end_token_id: int | None = None
@@ -472,8 +390,8 @@ class Engine:
         for sequence in plan.sequences:
             if sequence in self._scheduler.active:
                 self._end_sequence(sequence, FinishReason.ERROR, error)
-        if isinstance(error, DataLoss) and self._reuse.cache is not None:
-            self._reuse.cache.clear()  # what was computed with the file as it was, by those that ended just now too
+        if isinstance(error, DataLoss):
+            self._keeper.forget()  # what was computed with the file as it was, by those that ended just now too
         self._executor.reset()
 
     def _end(self) -> None:
@@ -492,16 +410,3 @@ class Engine:
 
 def _is_late(request: Request, now: float) -> bool:
     return request.deadline is not None and now >= request.deadline
-
-
-def _charge(plan: PassPlan, result: PassResult) -> None:
-    """Every sequence of a pass is charged with all of it: so much it would have cost alone."""
-    for sequence in plan.sequences:
-        usage = sequence.request.usage
-        usage.passes += 1
-        usage.streamed_bytes += result.streamed_bytes
-        usage.head_bytes += result.head_bytes
-        usage.embedding_bytes += result.embedding_bytes
-        usage.storage_wait_s += result.storage_wait_s
-        if not sequence.request.output_ids:
-            usage.prefill_passes += 1

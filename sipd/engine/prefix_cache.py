@@ -137,6 +137,7 @@ class PrefixCache:
     def add(self, parent: Node | None, ids: tuple[int, ...], page: int, owner: str = "") -> Node:
         """Puts a page that was filled elsewhere under `parent` (None: at the root); the tree owns it from now on."""
         parent = parent or self._root
+        assert 0 < len(ids) <= PAGE_POSITIONS, "a node is one page"
         node = Node(ids, page, parent, owner, last_used=next(self._clock))
         for key, child in list(parent.children.items()):  # shorter ones say nothing more
             if len(key) < len(ids) and ids[: len(key)] == key and not child.n_users and not child.n_sessions:

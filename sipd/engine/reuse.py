@@ -77,7 +77,8 @@ class Reuse:
 
     def computed(self, sequence: Sequence) -> None:
         """After a pass: whole pages are there for others too."""
-        if self.cache is not None and sequence.request.uses_prefix_cache:
+        n_new = sequence.request.n_computed // PAGE_POSITIONS - len(sequence.chain)
+        if self.cache is not None and sequence.request.uses_prefix_cache and n_new > 0:
             self.cache.publish(sequence.chain, sequence.pages, sequence.tokens(), sequence.request.n_computed)
 
     def restored(self, sequence: Sequence, n_positions: int) -> None:

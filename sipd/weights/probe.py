@@ -59,12 +59,17 @@ def probe_storage(library: ctypes.CDLL, plan: Plan, files: WeightFiles, shape: S
 
 
 def _choose(rates: dict[int, float]) -> int:
-    """The smallest depth that no deeper one beats by what it would cost."""
+    """The smallest depth that no deeper one beats by what it would cost, but four where the ring has room for them.
+
+    Beside compute a reader waits for a processor now and then, which nothing else shows while the daemon starts: the
+    reads that are in flight meanwhile keep the storage at work.
+    """
     if len(rates) < 2:
         return DEFAULT_READERS
-    chosen = min(rates)
-    for depth, rate in rates.items():
-        if rate > WORTH * rates[chosen]:
+    enough = [depth for depth in rates if depth >= DEFAULT_READERS] or [max(rates)]
+    chosen = enough[0]
+    for depth in enough:
+        if rates[depth] > WORTH * rates[chosen]:
             chosen = depth
     return chosen
 

@@ -208,7 +208,7 @@ def test_a_fault_of_storage_reaches_the_request_as_it_is(one: Rig) -> None:
 
 
 def test_logits_that_are_not_finite_end_their_request_alone(one: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = one.engine._sampler.draw
+    draw = one.engine._delivery._sampler.draw
     bad, bad_sink = one.request(3, 5)
 
     def draw_or_fail(request: object, logits: object) -> object:
@@ -216,7 +216,7 @@ def test_logits_that_are_not_finite_end_their_request_alone(one: Rig, monkeypatc
             raise EngineFault("the logits of output token 0 are not finite")
         return draw(request, logits)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(one.engine._sampler, "draw", draw_or_fail)
+    monkeypatch.setattr(one.engine._delivery._sampler, "draw", draw_or_fail)
     one.executor.hold()
     one.engine.submit(bad)
     one.executor.wait_for_pass()

@@ -155,8 +155,8 @@ class Schedule(RuleBasedStateMachine):
         """Everything that is kept is forgotten; the engine thread does it itself, so only while nobody runs."""
         for sent in list(self.sent):
             self._check(sent)
-        assert self.engine._reuse.cache is not None
-        self.engine._reuse.cache.clear()
+        assert self.engine._keeper.reuse.cache is not None
+        self.engine._keeper.reuse.cache.clear()
 
     def _check(self, sent: Sent) -> None:
         for each in self.sent:
@@ -185,14 +185,14 @@ class Schedule(RuleBasedStateMachine):
     def _wait_for_disk(self) -> None:
         """The engine looks at what the disk has done when it is woken; at the latest after its idle tick."""
         deadline = time.monotonic() + 20.0
-        while self.engine._reuse.pool.n_promised and time.monotonic() < deadline:
+        while self.engine._keeper.reuse.pool.n_promised and time.monotonic() < deadline:
             time.sleep(0.002)
 
     def teardown(self) -> None:
         try:
             for sent in self.sent:
                 self._check(sent)
-            pool, kept = self.engine._reuse.pool, self.engine._reuse.cache
+            pool, kept = self.engine._keeper.reuse.pool, self.engine._keeper.reuse.cache
             assert kept is not None
             self._wait_for_disk()
             assert pool.n_promised == 0

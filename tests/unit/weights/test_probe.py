@@ -73,8 +73,9 @@ def test_storage_that_fails_gives_the_default_and_no_error(path: Path) -> None:
 
 def test_a_deeper_queue_must_pay_a_tenth() -> None:
     assert probe._choose({1: 100.0, 2: 109.0, 4: 115.0, 8: 124.0}) == 4
-    assert probe._choose({1: 100.0, 2: 109.0, 4: 109.0, 8: 109.0}) == 1
-    assert probe._choose({1: 100.0, 2: 180.0, 4: 190.0, 8: 150.0}) == 2
+    assert probe._choose({1: 100.0, 2: 109.0, 4: 115.0, 8: 130.0}) == 8
+    assert probe._choose({1: 100.0, 2: 109.0, 4: 90.0, 8: 109.0}) == 8, "fewer than four idle while readers wait"
+    assert probe._choose({1: 100.0, 2: 180.0}) == 2, "a small ring has no room for more"
     assert probe._choose({1: 100.0}) == DEFAULT_READERS
 
 
