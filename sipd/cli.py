@@ -242,16 +242,16 @@ def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str]) -> None
         flag = f"--{name.replace('_', '-')}"
         if name == "listen":
             parser.add_argument(flag, action="append", metavar="ADDRESS", help=setting_help(name))
-        elif name in ("insecure_lan", "pin"):
+        elif name in ("insecure_lan", "pin", "prefix_cache", "speculation"):
             parser.add_argument(flag, nargs="?", const="on", metavar="on|off", help=setting_help(name))
         else:
             parser.add_argument(flag, metavar=_metavar(name), help=setting_help(name))
 
 
 def _metavar(name: str) -> str:
-    if name in ("budget", "tile_bytes", "max_prompt_bytes"):
+    if name in ("budget", "tile_bytes", "max_prompt_bytes", "snapshot_bytes"):
         return "SIZE"
-    if name in ("model", "token_file", "tls_cert", "tls_key", "tls_client_ca"):
+    if name in ("model", "token_file", "tls_cert", "tls_key", "tls_client_ca", "snapshot_dir", "draft_model"):
         return "PATH"
     return "NAME" if name in ("isa", "direct_io", "log_level", "model_name") else "N"
 

@@ -27,6 +27,7 @@ from typing import ClassVar
 
 EX_SOFTWARE = 70
 EX_CONFIG = 78
+_MAX_CHARS = 2000  # names and texts out of a model file may be of any length; a gRPC status may not
 
 
 class SipdError(Exception):
@@ -35,6 +36,10 @@ class SipdError(Exception):
     reason: ClassVar[str] = "INTERNAL_FAULT"
     grpc_status: ClassVar[str] = "INTERNAL"
     exit_code: ClassVar[int] = EX_SOFTWARE
+
+    def __str__(self) -> str:
+        """Returns the message, fit to be sent: Unicode, its middle left out where it is long."""
+        return _sendable(super().__str__())
 
 
 class InvalidRequest(SipdError):
@@ -46,7 +51,7 @@ class InvalidRequest(SipdError):
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
         self.field = field
-        self.description = message
+        self.description = _sendable(message)
 
 
 class PromptTooLong(InvalidRequest):
@@ -224,3 +229,9 @@ class BudgetError(SipdError):
         super().__init__(f"{finding}; {advice}" if advice else finding)
         self.finding = finding
         self.advice = advice
+
+
+def _sendable(text: str) -> str:
+    if len(text) > _MAX_CHARS:
+        text = f"{text[: _MAX_CHARS // 2]} [...] {text[-_MAX_CHARS // 2 :]}"
+    return text.encode(errors="backslashreplace").decode()

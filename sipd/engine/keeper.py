@@ -23,6 +23,11 @@ class Keeper:
         """Whether the disk has done something since `keep_house`."""
         return self._snapshots is not None and self._snapshots.has_news
 
+    @property
+    def snapshot_fault(self) -> tuple[str, str] | None:
+        """Path and cause when snapshots cannot be written; any thread."""
+        return None if self._snapshots is None else self._snapshots.fault
+
     def begin(self, sequence: Sequence) -> None:
         """A sequence was admitted: what the disk has of its prompt is read."""
         if self._snapshots is not None:

@@ -185,6 +185,7 @@ class Engine:
                 n_idle_ticks=self._n_idle_ticks,
                 is_alive=self._is_alive,
                 last_error=self._last_error,
+                snapshot_fault=self._keeper.snapshot_fault,
             )
 
     def shrink(self, over: Callable[[], int]) -> None:

@@ -158,3 +158,4 @@ class EngineStatus:
     progress_count: int  # grows with every block done and every idle tick
     is_alive: bool
     last_error: str
+    snapshot_fault: tuple[str, str] | None  # path and cause, while snapshots cannot be written

@@ -106,8 +106,8 @@ def read_head(path: Path, key: ModelKey) -> SnapshotHead:
 def read_pages(path: Path, key: ModelKey, ids: bytes, first_page: int, into: Sequence[memoryview]) -> None:
     """Fills `into` with the pages from `first_page` of the sequence on, and marks the file as used now; blocks.
 
-    Raises StorageFault when the file is not the one of `ids`, cannot be read, or a page's checksum is wrong; `into` is
-    then undefined. Leaves nothing of the file in the page cache.
+    Raises StorageFault when the file is not the one of `ids`, lacks some of the pages, cannot be read, or a page's
+    checksum is wrong; `into` is then undefined. Leaves nothing of the file in the page cache.
     """
     fd = _open(path)
     try:
@@ -115,7 +115,10 @@ def read_pages(path: Path, key: ModelKey, ids: bytes, first_page: int, into: Seq
         if head.ids != ids:
             raise StorageFault(str(path), _HEADER.size, "holds other token ids than those wanted")
         skipped = first_page - head.first_page
-        assert 0 <= skipped <= len(head.checksums) - len(into), (first_page, head.first_page, len(into))
+        if not 0 <= skipped <= len(head.checksums) - len(into):
+            found = f"pages {head.first_page} to {head.first_page + len(head.checksums)}"
+            wanted = f"{first_page} to {first_page + len(into)}"
+            raise StorageFault(str(path), 0, f"holds {found}, wanted {wanted}")
         offset = head.pages_offset + skipped * key.page_bytes
         for piece in _pieces(into):
             n_bytes = _read_exactly(fd, path, piece, offset)
@@ -146,9 +149,8 @@ def write_file(
         between()
     start = _pack(key, replace(head, checksums=tuple(checksums)))
     n_bytes = len(start) + len(pages) * key.page_bytes
-    volume = os.statvfs(path.parent)
-    if volume.f_bavail * volume.f_frsize < n_bytes + _SPARE_BYTES:
-        raise OSError(errno.ENOSPC, f"{n_bytes} bytes and {_SPARE_BYTES} to spare do not fit", str(path.parent))
+    if free_bytes(path.parent) < n_bytes:
+        raise no_room(path.parent, n_bytes)
     part = path.with_name(f"{path.stem}.{secrets.token_hex(8)}{PART_SUFFIX}")
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -169,6 +171,17 @@ def write_file(
     finally:
         os.close(fd)
     _sync_folder(path.parent)
+
+
+def free_bytes(folder: Path) -> int:
+    """Returns the bytes that may still be written to a folder's disk, less than 0 when the spare ones are in use."""
+    volume = os.statvfs(folder)
+    return volume.f_bavail * volume.f_frsize - _SPARE_BYTES
+
+
+def no_room(folder: Path, n_bytes: int) -> OSError:
+    """Returns the error for a file that the disk of `folder` has no room for."""
+    return OSError(errno.ENOSPC, f"{n_bytes} bytes and {_SPARE_BYTES} to spare do not fit", str(folder))
 
 
 def remove(path: Path) -> bool:

@@ -5,6 +5,8 @@ Invariant: segments are matched by comparing the token ids themselves. Not threa
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -130,6 +132,15 @@ def oldest_leaf(segments: Sequence[StoredSegment], newcomer: StoredSegment | Non
         if not any(other.needs(segment) for other in others):
             return segment
     return None
+
+
+def packed_ids(ids: Sequence[int]) -> bytes:
+    """Returns ids as u32, little-endian."""
+    packed = array("I", ids)
+    assert packed.itemsize == 4
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
 
 
 def common_positions(one: bytes, other: bytes) -> int:

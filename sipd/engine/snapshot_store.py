@@ -18,10 +18,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import sys
 import threading
 import time
-from array import array
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,13 +34,15 @@ from sipd.engine.snapshot_file import (
     ModelKey,
     SnapshotHead,
     file_bytes,
+    free_bytes,
+    no_room,
     read_head,
     read_pages,
     remove,
     remove_if_left_over,
     write_file,
 )
-from sipd.engine.snapshot_index import MAX_SEGMENTS, Segment, SnapshotIndex, StoredSegment, oldest_leaf
+from sipd.engine.snapshot_index import MAX_SEGMENTS, Segment, SnapshotIndex, StoredSegment, oldest_leaf, packed_ids
 from sipd.errors import StorageFault
 
 _LOG = logging.getLogger(__name__)
@@ -81,7 +81,8 @@ class SnapshotStore:
         self._lock = threading.Lock()
         self._index = SnapshotIndex()
         self._off_until = 0.0
-        self._last_fault = ""
+        self._fault: tuple[str, str] | None = None
+        self._has_told_size = False
         try:
             self._make_folder()
         except OSError as error:
@@ -106,6 +107,11 @@ class SnapshotStore:
         with self._lock:
             return self._index.memory_bytes
 
+    @property
+    def fault(self) -> tuple[str, str] | None:
+        """Path and cause of the failure that keeps writing off; None again once a write succeeds."""
+        return self._fault
+
     def find(self, ids: Sequence[int], have_positions: int = 0) -> list[Segment]:
         """Returns what extends the first `have_positions` of `ids`, whosever it is, the furthest; may be empty.
 
@@ -114,7 +120,7 @@ class SnapshotStore:
         """
         now = time.time()
         with self._lock:
-            found = self._index.chain(_packed(ids), have_positions)
+            found = self._index.chain(packed_ids(ids), have_positions)
             for segment in found:
                 # the head of someone's session serving others does not prolong the session
                 if segment.stored.owner == COMMON or segment.n_positions == segment.stored.n_positions:
@@ -127,7 +133,7 @@ class SnapshotStore:
         The next segment to write begins at page `covered(ids, owner) // PAGE_POSITIONS`.
         """
         with self._lock:
-            return self._covered(_packed(ids), owner)
+            return self._covered(packed_ids(ids), owner)
 
     def read(self, segment: Segment, into: Sequence[memoryview]) -> None:
         """Fills `into`, one view for each page of the segment; blocks.
@@ -162,9 +168,12 @@ class SnapshotStore:
         """
         assert len(pages) == pages_for(len(ids)) - first_page > 0, (len(pages), len(ids), first_page)
         assert all(page.nbytes == self.key.page_bytes for page in pages)
-        packed = _packed(ids)
+        packed = packed_ids(ids)
         tag = _tag(owner)
-        path = self._own_folder / f"{hashlib.sha256(tag + bytes([first_page % 256]) + packed).hexdigest()[:32]}{SUFFIX}"
+        path = (
+            self._own_folder
+            / f"{hashlib.sha256(tag + first_page.to_bytes(4, 'little') + packed).hexdigest()[:32]}{SUFFIX}"
+        )
         newcomer = StoredSegment(path, first_page, packed, tag, file_bytes(self.key, len(ids), first_page), time.time())
         if len(ids) > MAX_POSITIONS or self._monotonic() < self._off_until:
             return 0
@@ -179,7 +188,7 @@ class SnapshotStore:
         except OSError as error:
             self._turn_off(error)
             return 0
-        self._last_fault = ""
+        self._fault = None
         with self._lock:
             covered = [each for each in self._index if each.owner == tag and newcomer.covers(each)]
             self._index.add(newcomer)
@@ -255,17 +264,24 @@ class SnapshotStore:
         return sorted(found, key=lambda each: each.last_used)
 
     def _make_room(self, newcomer: StoredSegment | None) -> bool:
-        """Removes what was not used for longest until `newcomer` fits; False, with nothing removed, if it cannot."""
+        """Removes what was not used for longest until `newcomer` fits; False, with nothing removed, if it cannot.
+
+        Raises OSError, with nothing removed, when it is the disk that has no room for it.
+        """
         if newcomer is not None and newcomer.n_bytes > self.cap_bytes:
+            self._tell_size(newcomer.n_bytes)
             return False
         strangers = self._strangers(*self._model_folders())
         left = self._index_copy()
         going: list[StoredSegment | _Stranger] = []
         kept = [*left, newcomer] if newcomer else left
         n_bytes = sum(each.n_bytes for each in kept) + sum(each.n_bytes for each in strangers)
+        cap_bytes = self.cap_bytes
+        if newcomer is not None:  # a disk smaller than the cap is a cap too
+            cap_bytes = min(cap_bytes, n_bytes - newcomer.n_bytes + free_bytes(self._own_folder))
         memory_bytes = sum(each.memory_bytes for each in kept)
         n_most = MAX_SEGMENTS - len(kept) + len(left)
-        while (is_known_full := memory_bytes > self._max_index_bytes or len(left) > n_most) or n_bytes > self.cap_bytes:
+        while (is_known_full := memory_bytes > self._max_index_bytes or len(left) > n_most) or n_bytes > cap_bytes:
             leaf = oldest_leaf(left, newcomer)
             if strangers and not is_known_full and (leaf is None or strangers[0].last_used <= leaf.last_used):
                 going.append(strangers.pop(0))
@@ -273,8 +289,10 @@ class SnapshotStore:
                 going.append(leaf)
                 left.remove(leaf)
                 memory_bytes -= leaf.memory_bytes
-            else:
+            elif newcomer is None or is_known_full or n_bytes > self.cap_bytes:
                 return False
+            else:
+                raise no_room(self._own_folder, newcomer.n_bytes)
             n_bytes -= going[-1].n_bytes
         for each in going:
             if isinstance(each, _Stranger):
@@ -293,19 +311,15 @@ class SnapshotStore:
     def _turn_off(self, error: OSError) -> None:
         """Stops writing for a while; the same fault is told once until a write succeeds."""
         self._off_until = self._monotonic() + RETRY_S
-        fault = f"{error.filename or self._own_folder}: {error.strerror or error}"
-        if fault != self._last_fault:
-            _LOG.warning("%s: no snapshots are written; tried again every %g s", fault, RETRY_S)
-        self._last_fault = fault
+        fault = str(error.filename or self._own_folder), error.strerror or str(error)
+        if fault != self._fault:
+            _LOG.warning("%s: %s: no snapshots are written; tried again every %g s", *fault, RETRY_S)
+        self._fault = fault
 
-
-def _packed(ids: Sequence[int]) -> bytes:
-    """Returns ids as u32, little-endian."""
-    packed = array("I", ids)
-    assert packed.itemsize == 4
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
+    def _tell_size(self, n_bytes: int) -> None:
+        if not self._has_told_size:
+            self._has_told_size = True
+            _LOG.info("a snapshot of %d bytes is not written: snapshot_bytes is %d", n_bytes, self.cap_bytes)
 
 
 def _tag(owner: str) -> bytes:

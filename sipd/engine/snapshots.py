@@ -50,6 +50,7 @@ class Snapshots:
         self._session_idle_s = session_idle_s
         self._restored: deque[_Restored] = deque()  # filled by the disk's thread
         self._written: deque[tuple[Node, ...]] = deque()
+        self._n_held = 0  # pages of writes that are queued or under way
         self._orphans: set[Running] = set()  # ended while the disk still fills their pages
         self._next_forget = 0.0
 
@@ -73,6 +74,11 @@ class Snapshots:
         sequence.is_restoring = self._worker.read(segments, [self._page(page) for page in pages], done)
 
     @property
+    def fault(self) -> tuple[str, str] | None:
+        """Path and cause when nothing can be written; any thread."""
+        return self._store.fault
+
+    @property
     def has_news(self) -> bool:
         """Whether `finish` has something to do."""
         return bool(self._written or self._restored)
@@ -81,7 +87,9 @@ class Snapshots:
         """Takes over what the disk has done since the last call."""
         while self._written:
             assert self._reuse.cache is not None
-            self._reuse.cache.let_go(self._written.popleft())
+            written = self._written.popleft()
+            self._reuse.cache.let_go(written)
+            self._n_held -= len(written)
         while self._restored:
             restored = self._restored.popleft()
             sequence, result = restored.sequence, restored.result
@@ -126,9 +134,14 @@ class Snapshots:
             self._worker.remove_idle(self._session_idle_s, live)
 
     def _write(self, ids: Sequence[int], covered: int, chain: Sequence[Node], owner: str) -> None:
-        """Queues a write; its pages and those before them are held until it is done."""
+        """Queues a write; its pages and those before them are held until it is done.
+
+        Writes hold half of the pool together at most, so that a slow disk leaves pages to requests; one may hold more.
+        """
         cache = self._reuse.cache
         assert cache is not None
+        if self._n_held and self._n_held + len(chain) > self._reuse.pool.n_pages // 2:
+            return
         if not self._reuse.pool.promise(cache.n_idle_of(chain)):
             return
         held = tuple(chain)
@@ -142,6 +155,8 @@ class Snapshots:
         first = covered // PAGE_POSITIONS
         if not self._worker.write(ids, first, [self._page(node.page) for node in held[first:]], done, owner):
             cache.let_go(held)
+            return
+        self._n_held += len(held)
 
     def close(self) -> bool:
         """Ends the disk's thread; False when it hangs in the disk and still holds pages."""

@@ -19,6 +19,7 @@ def snapshot(
     n_idle_ticks: int,
     is_alive: bool,
     last_error: str,
+    snapshot_fault: tuple[str, str] | None,
 ) -> EngineStatus:
     """The status of now; called under the engine's lock."""
     counters = executor.counters()
@@ -57,4 +58,5 @@ def snapshot(
         progress_count=executor.control.steps + n_idle_ticks,
         is_alive=is_alive,
         last_error=last_error,
+        snapshot_fault=snapshot_fault,
     )

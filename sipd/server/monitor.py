@@ -31,9 +31,11 @@ class Monitor:
         self.interval_s = _TICK_S if watchdog_s is None else min(_TICK_S, watchdog_s / 3)
         self._last_progress = -1
         self._last_line = ""
+        self._events = events or Events()
+        self._snapshot_fault: tuple[str, str] | None = None
         self._memory: MemoryWatch | None = None
         if state.ledger is not None and state.served is not None:
-            self._memory = MemoryWatch(state.ledger, state.served.engine, events or Events(), find_memory_cgroup())
+            self._memory = MemoryWatch(state.ledger, state.served.engine, self._events, find_memory_cgroup())
 
     def tick(self) -> bool:
         """Reports to systemd; returns whether the engine is alive."""
@@ -47,6 +49,9 @@ class Monitor:
         self._last_progress = status.progress_count
         if self._memory is not None:
             self._memory.look()
+        if status.snapshot_fault and status.snapshot_fault != self._snapshot_fault:
+            self._events.snapshot_failed(*status.snapshot_fault)
+        self._snapshot_fault = status.snapshot_fault
         line = self.line(status)
         if line != self._last_line:
             self._notifier.status(line)

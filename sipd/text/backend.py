@@ -73,7 +73,10 @@ def build_backend(
     buffer.write(b"]}}")
     try:
         backend = Backend.from_buffer(buffer.getvalue())
-    except ValueError as error:
+    except BaseException as error:
+        # The Rust library panics over some normalizers; a panic is no Exception.
+        if not isinstance(error, ValueError) and type(error).__name__ != "PanicException":
+            raise
         raise TokenizerError(f"vocabulary: {str(error)[:300]}") from error
     model: Any = backend.model
     model._resize_cache(0)  # noqa: SLF001 - the only way to switch the word cache off; 10,000 words otherwise

@@ -33,7 +33,11 @@ _FIELD = "chat"
 _ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 
 # What Python raises for a template that computes with the wrong things.
-_TEMPLATE_FAULTS = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+# NameError and SyntaxError: Jinja2 writes infinite numbers, and digits of other scripts, into the code it makes.
+_TEMPLATE_FAULTS = (
+    *(ArithmeticError, AttributeError, LookupError, MemoryError, NameError, RecursionError, SyntaxError, TypeError),
+    ValueError,
+)
 
 # Roles that published templates compare with or write between brackets to make a token, as Phi-3's <|user|>.
 # They reach the template as they are; any other role is marked like content.
@@ -107,7 +111,7 @@ class ChatTemplate:
 
         try:
             environment, template = self._template()
-            environment.n_steps = 0
+            environment.start()
             names: dict[str, Any] = {**self._names, "add_generation_prompt": add_generation_prompt}
             return _joined(template.generate(names, messages=messages))
         except TemplateError as error:

@@ -85,12 +85,14 @@ class _Reader:
 
     def _special(self) -> dict[int, SpecialToken]:
         special: dict[int, SpecialToken] = {}
-        for index, entry in enumerate(self.root.get("added_tokens") or []):
+        for index, entry in enumerate(_list(self.root.get("added_tokens"), self.file, "added_tokens")):
             added = _mapping(entry, self.file, f"added_tokens[{index}]")
             token_id: Any = added.get("id")
             text = added.get("content")
             if not _is_id(token_id) or not isinstance(text, str) or len(text) > MAX_PIECE_CHARS:
                 raise TokenizerError(f"{self.file}: added_tokens[{index}]: wanted an id and a content")
+            if any("\ud800" <= char <= "\udfff" for char in text):
+                raise TokenizerError(f"{self.file}: added_tokens[{index}]: content is no Unicode text")
             for flag in ("single_word", "lstrip", "rstrip"):
                 if added.get(flag):
                     raise TokenizerError(f"{self.file}: added token {text!r:.80}: {flag} is not supported")
@@ -121,7 +123,7 @@ class _Reader:
         )
 
     def _merges(self, hidden: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-        for index, merge in enumerate(self.model.get("merges") or []):
+        for index, merge in enumerate(_list(self.model.get("merges"), self.file, "model.merges")):
             match merge.split(" ") if isinstance(merge, str) else merge:
                 case [str(left), str(right)]:
                     pass
@@ -189,7 +191,8 @@ class _Reader:
         for part in _flat(self.root.get("post_processor")):
             single = part.get("single")
             if part.get("type") == "TemplateProcessing" and isinstance(single, list) and single:
-                name = (single[place].get("SpecialToken") or {}).get("id")
+                entry = _mapping(single[place], self.file, "post_processor.single")
+                name = _mapping(entry.get("SpecialToken") or {}, self.file, "post_processor.single").get("id")
                 return token_id is not None and token_id in self.special and self.special[token_id].text == name
         return False
 
@@ -211,6 +214,14 @@ def _read_json(path: Path, *, is_required: bool = False) -> dict[str, Any]:
 def _mapping(value: object, path: Path, place: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TokenizerError(f"{path}: {place}: found {type(value).__name__}, wanted an object")
+    return value
+
+
+def _list(value: object, path: Path, place: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise TokenizerError(f"{path}: {place}: found {type(value).__name__}, wanted a list")
     return value
 
 
@@ -252,8 +263,8 @@ def _chat_template(directory: Path, config: dict[str, Any]) -> str | None:
     """Returns the template of tokenizer_config.json (the one named default when there are several) or of its file."""
     template = config.get("chat_template")
     if isinstance(template, list):
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = named.get("default")
+        named = [entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default"]
+        template = named[-1].get("template") if named else None
     if isinstance(template, str):
         return template
     path = directory / "chat_template.jinja"

@@ -91,6 +91,14 @@ def test_every_setting_has_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
         assert flag in text
 
 
+def test_help_tells_what_a_flag_wants(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for wanted in ("--prefix-cache [on|off]", "--speculation [on|off]", "--snapshot-dir PATH", "--snapshot-bytes SIZE"):
+        assert f"[{wanted}]" in text
+
+
 def test_pull_goes_to_the_folder_that_was_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ from sipd.errors import StorageFault
 from tests.unit.engine.snapshot_pages import (
     CAP_BYTES,
     KEY,
+    empty_pages,
     files_in,
     open_store,
     pages_of,
@@ -379,6 +380,82 @@ def test_the_last_megabytes_of_a_disk_are_left_alone(
     assert write(store, HEAD) == 0
     assert "do not fit" in caplog.text
     assert files_in(tmp_path) == []
+
+
+def test_a_disk_smaller_than_the_cap_makes_room_by_the_oldest(
+    store: SnapshotStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = os.statvfs(tmp_path)
+
+    def disk_of_three(_: object) -> os.statvfs_result:
+        used = sum(path.stat().st_size for path in files_in(tmp_path))
+        free = 16 * 1024**2 + 3 * FILE_BYTES - used
+        return os.statvfs_result((*real[:1], 1, *real[2:4], free, *real[5:]))
+
+    monkeypatch.setattr(os, "statvfs", disk_of_three)
+    prompts = [[n, *HEAD[1:]] for n in range(5)]
+    assert [write(store, prompt) for prompt in prompts] == [FILE_BYTES] * 5
+    assert [store.covered(prompt) for prompt in prompts] == [0, 0, 100, 100, 100]
+    assert (store.fault, caplog.records) == (None, [])
+
+
+def test_what_a_full_disk_cannot_hold_removes_nothing_and_is_a_fault(
+    store: SnapshotStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write(store, HEAD)
+    real = os.statvfs(tmp_path)
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((*real[:1], 1, *real[2:4], 0, *real[5:])))
+    assert write(store, list(range(2000, 2200))) == 0
+    assert store.fault is not None
+    assert store.fault[0] == str(tmp_path / KEY.folder_name())
+    assert "do not fit" in store.fault[1]
+    assert store.covered(HEAD) == 100
+
+
+def test_a_fault_is_over_with_the_next_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    store = SnapshotStore(tmp_path, CAP_BYTES, KEY, monotonic=lambda: now[0])
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwritev", fail)
+        write(store, HEAD)
+    assert store.fault is not None
+    assert store.fault[1] == os.strerror(errno.EROFS)
+    now[0] = RETRY_S
+    write(store, HEAD)
+    assert store.fault is None
+
+
+def test_a_segment_above_the_cap_is_told_once_with_both_sizes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = open_store(tmp_path, FILE_BYTES)
+    with caplog.at_level(logging.INFO):
+        for first in (2000, 3000):
+            assert write(store, list(range(first, first + 200))) == 0
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO
+    assert str(4096 + 7 * 640) in record.getMessage()
+    assert str(FILE_BYTES) in record.getMessage()
+
+
+def test_segments_that_begin_256_pages_apart_have_files_of_their_own(tmp_path: Path) -> None:
+    store = open_store(tmp_path, 2 * CAP_BYTES)
+    ids = list(range(258 * 32))
+    assert write(store, ids, first_page=257) > 0
+    assert write(store, ids, first_page=1) > 0
+    assert len(files_in(tmp_path)) == 1, "the longer one covers the shorter, and is another file"
+    assert spans(store.find(ids, have_positions=32)) == [(1, 257, 258 * 32)]
+
+
+def test_pages_that_a_file_does_not_hold_are_a_fault(store: SnapshotStore, tmp_path: Path) -> None:
+    write(store, LONGER, first_page=3)
+    (path,) = files_in(tmp_path)
+    ids = store.find(LONGER, have_positions=96)[0].stored.ids
+    for first_page, n_pages in ((2, 1), (3, 3), (4, 2)):
+        with pytest.raises(StorageFault, match="holds pages 3 to 5, wanted"):
+            snapshot_file.read_pages(path, KEY, ids, first_page, empty_pages(n_pages))
 
 
 def test_a_folder_that_cannot_be_made_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

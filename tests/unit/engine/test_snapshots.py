@@ -255,6 +255,26 @@ def test_pages_are_held_while_they_are_written_though_their_request_has_ended(ki
     kit.check()
 
 
+def test_writes_hold_half_of_the_pool_at_most_but_for_a_single_long_one(kit: Kit) -> None:
+    for first, n_writes in ((0, 1), (1000, 2), (2000, 2)):  # 3 of 16 pages each
+        sequence = kit.admit(numbers(MIN_TOKENS, first))
+        kit.compute(sequence)
+        kit.snapshots.keep_prompt(sequence)
+        kit.reuse.end(sequence)
+        assert len(kit.worker.writes) == n_writes
+    for write_ in kit.worker.writes:
+        write_[3](SnapshotResult())
+    kit.snapshots.finish()
+    sequence = kit.admit(numbers(10 * PAGE, 3000))
+    kit.compute(sequence)
+    kit.snapshots.keep_prompt(sequence)
+    kit.reuse.end(sequence)
+    assert len(kit.worker.writes) == 3
+    kit.worker.writes[2][3](SnapshotResult())
+    kit.snapshots.finish()
+    kit.check()
+
+
 def test_a_write_that_is_not_taken_holds_nothing(kit: Kit) -> None:
     kit.worker.is_full = True
     sequence = kit.admit(numbers(MIN_TOKENS))

@@ -44,6 +44,7 @@ def status(**changes: object) -> EngineStatus:
         "is_alive": True,
         "last_error": "",
         "probe_rates": (),
+        "snapshot_fault": None,
         **changes,
     }
     return EngineStatus(**values)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ import pytest
 
 from sipd.config import Config
 from sipd.memory import Ledger
+from sipd.server.events import Events
 from sipd.server.monitor import Monitor
 from sipd.server.notify import Notifier
 from sipd.server.service_state import DaemonState, ServiceState
@@ -101,6 +102,19 @@ def test_without_a_watchdog_none_is_fed(systemd: Systemd, notifier: Notifier) ->
 
 def test_a_short_watchdog_shortens_the_tick(notifier: Notifier) -> None:
     assert Monitor(state_with(FakeEngine()), notifier, watchdog_s=0.9).interval_s == pytest.approx(0.3)
+
+
+def test_a_disk_that_takes_no_snapshots_is_an_event_once_until_it_changes(notifier: Notifier) -> None:
+    sent: list[tuple[str, str]] = []
+    events = Events(lambda message, **fields: sent.append((fields["SIPD_EVENT"], message)))
+    engine = FakeEngine()
+    monitor = Monitor(state_with(engine), notifier, None, events)
+    full, gone = ("/snapshots", "full"), ("/snapshots", "gone")
+    for fault, n_sent in ((None, 0), (full, 1), (full, 1), (gone, 2), (None, 2), (full, 3)):
+        engine.figures["snapshot_fault"] = fault
+        assert monitor.tick()
+        assert len(sent) == n_sent
+    assert sent[0] == ("snapshot_failed", "snapshots cannot be written to /snapshots: full")
 
 
 def test_a_dead_engine_is_reported_with_its_cause(systemd: Systemd, notifier: Notifier) -> None:

@@ -208,6 +208,8 @@ def test_a_template_cannot_leave_the_sandbox(source: str) -> None:
         ("{{ missing.field }}", "undefined"),
         ("{{ 'a' + 1 }}", "TypeError"),
         ("{% if %}", "broken at line 1"),
+        ("{{ 1e\u06f8 }}", "SyntaxError"),
+        ("{{ 1e999 }}", "NameError"),
         ("{{ 'a' | nonsense }}", "broken at line 1: No filter named"),
         ("{% nonsense %}", "broken at line 1"),
     ],
