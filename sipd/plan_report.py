@@ -110,7 +110,7 @@ def plan_report(model: PlannedModel, ledger: Ledger, layout: Layout, fault: Budg
             "readers": layout.stream.n_readers,
         },
         "rows_per_pass": layout.forward.max_rows,
-        "requests_per_pass": layout.forward.max_logit_rows,
+        "requests_per_pass": min(model.config.max_requests, layout.forward.max_rows),
         "context_tokens": layout.context_tokens,
         "kv_pages": layout.forward.n_pages,
         "kv_page_tokens": PAGE_POSITIONS,
