@@ -83,7 +83,7 @@ def _options(max_request: int) -> list[tuple[str, int]]:
         # Without probing, flow control holds a call that is not read at 64 KiB; requests are small, so nothing is lost.
         ("grpc.http2.bdp_probe", 0),
         # Above the 40 requests that run and wait by default; a stream costs 22 KiB and its header.
-        ("grpc.max_concurrent_streams", 64),
+        ("grpc.max_concurrent_streams", 160),  # above what runs and waits, so that the queue answers and not the transport
         ("grpc.max_allowed_incoming_connections", _MAX_CONNECTIONS),
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
         ("grpc.max_connection_idle_ms", _IDLE_MS),

@@ -103,13 +103,13 @@ def test_a_budget_that_is_too_small_prints_the_table_and_names_what_would_fit(
 def test_a_context_that_is_too_large_comes_with_one_that_fits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = build_gguf(tmp_path / "long.gguf", context_length=1 << 20)
+    path = build_gguf(tmp_path / "long.gguf", context_length=1 << 23)
     with pytest.raises(BudgetError, match="largest term is KV cache") as caught:
-        run_plan(Config(model=path, budget=256 * MIB, context=1 << 20), as_json=True)
+        run_plan(Config(model=path, budget=2048 * MIB, context=1 << 23), as_json=True)
     assert json.loads(capsys.readouterr().out)["fits"] is False
     smaller = re.search(r"--context (\d+)", str(caught.value))
     assert smaller is not None
-    assert run_plan(Config(model=path, budget=256 * MIB, context=int(smaller[1]) * 7 // 8), as_json=False) == 0
+    assert run_plan(Config(model=path, budget=2048 * MIB, context=int(smaller[1]) * 7 // 8), as_json=False) == 0
 
 
 def test_the_text_shows_every_figure_of_a_pass(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
