@@ -82,8 +82,9 @@ def _options(max_request: int) -> list[tuple[str, int]]:
         ("grpc.absolute_max_metadata_size", _HEADER_BYTES),  # between the two, gRPC would refuse by chance
         # Without probing, flow control holds a call that is not read at 64 KiB; requests are small, so nothing is lost.
         ("grpc.http2.bdp_probe", 0),
-        # Above the 40 requests that run and wait by default; a stream costs 22 KiB and its header.
-        ("grpc.max_concurrent_streams", 160),  # above what runs and waits, so that the queue answers and not the transport
+        # Above what runs and waits, so that the queue answers and not the transport, which resets a burst.
+        # A stream costs 22 KiB and its header.
+        ("grpc.max_concurrent_streams", 160),
         ("grpc.max_allowed_incoming_connections", _MAX_CONNECTIONS),
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
         ("grpc.max_connection_idle_ms", _IDLE_MS),
