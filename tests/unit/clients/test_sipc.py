@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -235,3 +236,20 @@ def test_model_as_json_is_the_model(fake: Fake, capsys: pytest.CaptureFixture[st
 def test_model_for_people_names_it(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["model", "--target", fake.target]) == 0
     assert capsys.readouterr().out.startswith("tiny: llama, 5 layers")
+
+
+def test_an_interrupt_that_a_library_swallows_ends_the_command_all_the_same() -> None:
+    script = """
+import signal, time
+from sipd_client import interrupt
+interrupt.GRACE_S = 0.05
+with interrupt.ends_on_interrupt():
+    while True:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            time.sleep(60)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", script], check=False, timeout=WAIT_S, env=environment)
+    assert done.returncode == 130

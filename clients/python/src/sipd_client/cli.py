@@ -18,11 +18,12 @@ from sipd_client.client import Client
 from sipd_client.connection import DEFAULT_TARGET, IDLE_TIMEOUT_S, Tls
 from sipd_client.errors import SipdClientError
 from sipd_client.events import Event, event_to_dict, to_dict
+from sipd_client.interrupt import EXIT_INTERRUPTED, ends_on_interrupt
 from sipd_client.report import finished_lines, model_lines, progress_line, status_lines
 from sipd_client.requests import GenerateOptions
 from sipd_client.v1.generation_pb2 import Finished, Progress, Token
 
-EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_PIPE = 1, 2, 130, 141
+EXIT_FAILED, EXIT_USAGE, EXIT_PIPE = 1, 2, 141
 _CLEAR_LINE = "\r\x1b[K"
 
 
@@ -36,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", errors="replace")
     try:
-        return _run(options)
+        with ends_on_interrupt():
+            return _run(options)
     except SipdClientError as error:
         wait = "" if error.retry_after_s is None else f" (try again in {error.retry_after_s:g} s)"
         print(f"sipc: {error}{wait}", file=sys.stderr)
