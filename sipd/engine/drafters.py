@@ -11,15 +11,13 @@ from sipd.engine.draft_model import DraftAsk, DraftModel
 from sipd.engine.pace import Pace
 from sipd.engine.pass_plan import Sequence
 from sipd.engine.sampler import Sampler
-from sipd.engine.speculation import draft_length
+from sipd.engine.speculation import RETRY_EVERY, draft_length
 from sipd.errors import EngineFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sipd.engine.draft_model import Logits
-
-_MODEL_RETRY_EVERY = 24  # tokens after which the draft model is tried again for a sequence where it did not pay
 
 
 class Drafters:
@@ -60,7 +58,7 @@ class Drafters:
             drafting = sequence.drafting
             step_s = model.step_s / len(wanting)  # the others need the step as well
             n = draft_length(drafting.of_model.rate, most, self._pace, n_decoders, step_s)
-            if n == 0 and drafting.n_skipped % _MODEL_RETRY_EVERY == 0:
+            if n == 0 and drafting.n_skipped % RETRY_EVERY == 0:
                 n = 1
             if n:
                 asks.append(DraftAsk(sequence, sequence.tokens(), n, self._draw(sequence)))

@@ -55,7 +55,7 @@ class Reuse:
             cache.hold(node)
             sequence.chain.append(node)
             sequence.pages.share(node.page)
-        request.n_computed = len(match.nodes) * len(match.nodes[0].ids) if match.nodes else 0
+        request.n_computed = len(match.nodes) * PAGE_POSITIONS
         self._copy_partial(cache, match, sequence)
         request.usage.cached_tokens = request.n_computed
         self.cached_tokens += request.n_computed

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from sipd.engine.pace import Pace
 from sipd.engine.pass_plan import PassPlan, Sequence
 from sipd.engine.request import Priority, Request
 from sipd.engine.reuse import Reuse
 
+Item = TypeVar("Item")
 Drafter = Callable[[list[Sequence], int], None]  # sets `drafts` of decoding sequences, this many rows in all
 
 
@@ -68,11 +70,7 @@ class Scheduler:
     def _order(self, requests: Iterable[Request]) -> list[Request]:
         """Requests in the order in which they will be admitted if nobody ends or comes."""
         n_running = Counter(sequence.request.client for sequence in self.active)
-        keyed = []
-        for index, request in enumerate(requests):
-            keyed.append((request.priority, n_running[request.client], index, request))
-            n_running[request.client] += 1
-        return [entry[3] for entry in sorted(keyed, key=lambda entry: entry[:3])]
+        return _by_turns(requests, lambda request: request, n_running)
 
     def remove(self, sequence: Sequence) -> None:
         """Ends a sequence; its pages are the caller's to give back."""
@@ -90,7 +88,7 @@ class Scheduler:
         for sequence in steppers:
             sequence.n_rows, sequence.drafts = 1, ()
         cap = self._pace.row_cap(len(decoders)) if decoders else self._max_rows
-        prompts = self._prompts(s for s in ready if s.n_left > 1)
+        prompts = _by_turns((s for s in ready if s.n_left > 1), lambda s: s.request, Counter())
         left = min(self._max_rows, max(cap, len(steppers) + 1)) - len(steppers)
         for sequence in prompts:
             sequence.n_rows, sequence.drafts = min(sequence.n_left, left), ()
@@ -104,13 +102,12 @@ class Scheduler:
                 plan.add(sequence)
         return plan
 
-    @staticmethod
-    def _prompts(sequences: Iterable[Sequence]) -> list[Sequence]:
-        """Prompts in the order in which they get rows: clients take turns within a priority."""
-        turn: Counter[str] = Counter()
-        keyed = []
-        for index, sequence in enumerate(sequences):
-            client = sequence.request.client
-            keyed.append((sequence.request.priority, turn[client], index, sequence))
-            turn[client] += 1
-        return [entry[3] for entry in sorted(keyed, key=lambda entry: entry[:3])]
+
+def _by_turns(items: Iterable[Item], request_of: Callable[[Item], Request], n_before: Counter[str]) -> list[Item]:
+    """Items by priority; within one, clients take turns, those first that have the fewest in `n_before`."""
+    keyed = []
+    for item in items:
+        request = request_of(item)
+        keyed.append((request.priority, n_before[request.client], item))
+        n_before[request.client] += 1
+    return [entry[2] for entry in sorted(keyed, key=lambda entry: entry[:2])]

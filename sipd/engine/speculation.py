@@ -13,7 +13,7 @@ from sipd.engine.prompt_lookup import PromptLookup
 
 _DECAY = 0.85  # of what earlier drafts did: about seven drafted tokens are remembered
 _PRIOR_RIGHT, _PRIOR_TRIED = 0.7, 1.0
-_RETRY_EVERY = 24  # tokens after which a sequence whose drafts did not pay tries a short one again
+RETRY_EVERY = 24  # tokens after which a sequence whose drafts did not pay tries a short one again
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Drafting:
         """Drafts to verify beside the rows of `n_decoders` sequences, at most `most`; none where it does not pay."""
         self.is_from_model = False
         n = draft_length(self.of_lookup.rate, most, pace, n_decoders)
-        if n == 0 and most > 0 and self.n_skipped >= _RETRY_EVERY:
+        if n == 0 and most > 0 and self.n_skipped >= RETRY_EVERY:
             n = 1
         drafts = tuple(self.lookup.draft(n)) if n else ()
         self.n_skipped = 0 if drafts else self.n_skipped + 1

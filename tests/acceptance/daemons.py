@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,13 +158,15 @@ class Daemon:
 
 
 @contextmanager
-def running_daemon(model: Path, *flags: str, isa: str = "auto") -> Iterator[Daemon]:
-    """Runs `sipd serve` until the block ends; fails when it does not get ready."""
+def running_daemon(
+    model: Path, *flags: str, isa: str = "auto", enter: Callable[[list[str]], list[str]] = list
+) -> Iterator[Daemon]:
+    """Runs `sipd serve` until the block ends; fails when it does not get ready. `enter` wraps its command."""
     with tempfile.TemporaryDirectory(prefix="sipd-") as folder:
         socket = Path(folder, "s")
         command = [sys.executable, "-m", "sipd", "serve", "--model", str(model), "--listen", f"unix:{socket}"]
         process = subprocess.Popen(
-            [*command, "--isa", isa, *flags], cwd=REPOSITORY, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+            enter([*command, "--isa", isa, *flags]), cwd=REPOSITORY, stderr=subprocess.PIPE, text=True, encoding="utf-8"
         )
         daemon = Daemon(process, f"unix:{socket}", socket)
         try:

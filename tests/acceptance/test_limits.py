@@ -9,17 +9,16 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import grpc
 import pytest
 
 from sipd.weights.tensor_table import QuantType
-from tests.acceptance.daemons import REPOSITORY, START_S, Daemon, next_ids, read_reply, request_for
+from tests.acceptance.daemons import START_S, Daemon, next_ids, read_reply, request_for, running_daemon
 from tests.builders import build_gguf
 
 MIB = 1024**2
@@ -64,30 +63,9 @@ class Group:
                 os.sched_yield()
 
 
-@contextmanager
-def limited_daemon(model: Path, group: Group) -> Iterator[Daemon]:
+def limited_daemon(model: Path, group: Group) -> AbstractContextManager[Daemon]:
     """Runs `sipd serve` in the group until the block ends."""
-    with tempfile.TemporaryDirectory(prefix="sipd-") as folder:
-        socket = Path(folder, "s")
-        command = [sys.executable, "-m", "sipd", "serve", "--model", str(model), "--listen", f"unix:{socket}"]
-        process = subprocess.Popen(
-            group.enter([*command, "--context", "512"]), cwd=REPOSITORY, stderr=subprocess.PIPE, text=True
-        )
-        daemon = Daemon(process, f"unix:{socket}", socket)
-        try:
-            daemon.wait_for_line("serving ")
-            yield daemon
-        finally:
-            daemon.channel.close()
-            process.terminate()
-            try:
-                process.wait(START_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            daemon._reader.join(START_S)
-            assert process.stderr is not None
-            process.stderr.close()
+    return running_daemon(model, "--context", "512", enter=group.enter)
 
 
 @pytest.fixture(scope="module")
