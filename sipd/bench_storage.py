@@ -28,6 +28,12 @@ PROBE_BYTES = 256 * 1024**2
 _FINALISTS, _CONFIRMATIONS = 2, 3
 _READER_STACK_BYTES = 160 * 1024
 
+Visit = Callable[[int, int], None]
+
+
+def _leave(_address: int, _n_bytes: int) -> None:
+    """Gives a read back unseen."""
+
 
 @dataclass(frozen=True, slots=True)
 class Probe:
@@ -53,6 +59,7 @@ class StorageRate:
     bytes_per_s: float  # median of the best one and its repetitions
     probes: tuple[Probe, ...]
     n_skipped: int  # probes whose buffers the budget cannot hold
+    visited_bytes_per_s: float | None = None  # of the best one when every read is also visited
 
 
 def measure_storage(
@@ -64,8 +71,13 @@ def measure_storage(
     probe_bytes: int = PROBE_BYTES,
     probe_s: float = PROBE_S,
     advance: Callable[[int], None] = lambda _n_bytes: None,
+    visit: Visit | None = None,
 ) -> StorageRate:
-    """Returns the best rate; blocks for a few seconds. Raises BudgetError when not even the smallest probe fits."""
+    """Returns the best rate; blocks for a few seconds. Raises BudgetError when not even the smallest probe fits.
+
+    With `visit` the best probe runs a few times more, calling it with the address and length of every read: storage
+    can be slower into memory that a processor has just loaded than into memory that nobody looks at (ADR 6).
+    """
     prober = _Prober(library, checkpoint, ledger, direct, probe_bytes, probe_s)
     probes: list[Probe] = []
     n_skipped = 0
@@ -81,7 +93,8 @@ def measure_storage(
     finalists = sorted(probes, key=lambda probe: -probe.bytes_per_s)[:_FINALISTS]
     confirmed = [(prober.confirm(probe), probe) for probe in finalists]
     rate, best = max(confirmed, key=lambda pair: pair[0])
-    return StorageRate(prober.is_direct, best, rate, tuple(probes), n_skipped)
+    visited = prober.repeat(best, visit) if visit else None
+    return StorageRate(prober.is_direct, best, rate, tuple(probes), n_skipped, visited)
 
 
 def probe_extents(file_sizes: Sequence[int], read_bytes: int) -> tuple[Extent, ...]:
@@ -105,7 +118,7 @@ class _Prober:
     most_s: float
     is_direct: bool = False
 
-    def run(self, queue_depth: int, read_bytes: int) -> Probe:
+    def run(self, queue_depth: int, read_bytes: int, visit: Visit = _leave) -> Probe:
         """One probe; raises BudgetError when its buffers do not fit."""
         extents = probe_extents(self.checkpoint.file_sizes, read_bytes)
         plan = Plan((), (), extents, ())
@@ -118,7 +131,7 @@ class _Prober:
             began = time.monotonic()
             stream = Stream(self.library, plan, files, ring, drop_cache=True)
             try:
-                n_bytes = _drain(self.library, stream, extents, self.most_bytes, began + self.most_s)
+                n_bytes = _drain(self.library, stream, extents, self.most_bytes, began + self.most_s, visit)
                 return Probe(queue_depth, read_bytes, n_bytes, time.monotonic() - began)
             finally:
                 stream.close()
@@ -130,14 +143,23 @@ class _Prober:
         again = [self.run(probe.queue_depth, probe.read_bytes) for _ in range(_CONFIRMATIONS)]
         return median(each.bytes_per_s for each in (probe, *again))
 
+    def repeat(self, probe: Probe, visit: Visit) -> float:
+        """The median rate of a probe's repetitions in which every read is visited."""
+        again = [self.run(probe.queue_depth, probe.read_bytes, visit) for _ in range(_CONFIRMATIONS)]
+        return median(each.bytes_per_s for each in again)
 
-def _drain(library: ctypes.CDLL, stream: Stream, extents: tuple[Extent, ...], n_bytes: int, until: float) -> int:
+
+def _drain(  # noqa: PLR0917
+    library: ctypes.CDLL, stream: Stream, extents: tuple[Extent, ...], n_bytes: int, until: float, visit: Visit
+) -> int:
     """Takes reads as they come, until enough bytes or the end of the time; returns the bytes."""
     taken = 0
     for turn in count():
         index = turn % len(extents)
-        if not library.sipd_stream_acquire(stream.handle, index, 1):
+        address = library.sipd_stream_acquire(stream.handle, index, 1)
+        if not address:
             raise _fault(stream)
+        visit(address, extents[index].length)
         library.sipd_stream_release(stream.handle, index)
         taken += extents[index].length
         if taken >= n_bytes or time.monotonic() >= until:

@@ -178,7 +178,8 @@ void sipd_stream_start_over(sipd_stream *s) {
   s->n_free = s->config.n_slots;
   for (int i = 0; i < s->config.n_slots; i++) {
     atomic_store(&s->slots[i].ready_sequence, -1);
-    s->free_buffers[i] = i;
+    /* the first buffer on top: the last one, whose huge page the mapping's end cuts off, is taken when all are */
+    s->free_buffers[i] = s->config.n_slots - 1 - i;
   }
   s->cursor = 0;
   s->cursor_lap = 0;

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import ctypes
 import json
 import re
 import subprocess
@@ -20,7 +21,7 @@ from sipd.cli import main
 from sipd.config import Config
 from sipd.engine.planned_model import open_planned_model
 from sipd.errors import BudgetError, ConfigError, SipdError
-from sipd.memory import Ledger
+from sipd.memory import Ledger, open_ledger
 from sipd.weights.plan import PLACE
 from tests.builders import build_gguf
 
@@ -150,6 +151,23 @@ def test_probes_draw_on_the_ledger_and_give_everything_back(model: Path) -> None
     assert rate.n_skipped == 0
     assert len(rate.probes) == 12
     assert all(probe.n_bytes >= 1 << 16 for probe in rate.probes)
+
+
+def test_a_visited_read_holds_the_files_own_bytes(model: Path) -> None:
+    seen: list[bytes] = []
+    planned = open_planned_model(Config(model=model))
+    found = measure_storage(
+        planned.library,
+        planned.checkpoint,
+        open_ledger(None),
+        "off",
+        probe_bytes=1 << 16,
+        probe_s=1.0,
+        visit=lambda address, n_bytes: seen.append(ctypes.string_at(address, n_bytes)),
+    )
+    assert found.visited_bytes_per_s
+    assert seen
+    assert seen[0] == model.read_bytes()[: len(seen[0])]
 
 
 def test_probes_that_do_not_fit_are_left_out(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from sipd.bench_storage import measure_storage
 from sipd.config import Config
@@ -89,8 +92,22 @@ def _run(command: list[str], case: Case, model: Path, settings: Settings) -> Run
     return Run(report, "", done.peak_bytes)
 
 
-def storage_rate(case: Case, model: Path) -> float:
-    """Bytes per second that the disk gives now at its best, or the throttle where that is lower."""
+@dataclass(frozen=True, slots=True)
+class DiskRates:
+    """Bytes per second that the disk gives at its best, and when a processor loads what was read; 0: not measured."""
+
+    best: float = 0.0
+    loaded: float = 0.0
+
+
+def disk_rates(case: Case, model: Path) -> DiskRates:
+    """What the disk gives now, or the throttle where that is lower."""
     planned = open_planned_model(Config(model=model))
-    rate = measure_storage(planned.library, planned.checkpoint, open_ledger(None), "auto").bytes_per_s
-    return min(rate, case.read_bytes_per_s or rate)
+    found = measure_storage(planned.library, planned.checkpoint, open_ledger(None), "auto", visit=_load)
+    rates = (found.bytes_per_s, found.visited_bytes_per_s or found.bytes_per_s)
+    return DiskRates(*(min(rate, case.read_bytes_per_s or rate) for rate in rates))
+
+
+def _load(address: int, n_bytes: int) -> None:
+    """Loads every byte once, as any program that computes with them has to."""
+    np.frombuffer(memoryview((ctypes.c_uint8 * n_bytes).from_address(address)), np.uint8).max()

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 from tests.benchmarks.peers.cases import Case
-from tests.benchmarks.peers.measurement import Run
+from tests.benchmarks.peers.measurement import DiskRates, Run
 
 _MIB = 1024**2
 HEADER = (
-    "| case | metric | sipd | llama.cpp | ratio | target | device MB/token (sipd, llama.cpp) | storage MB/s | "
-    "reached / limit | sipd anonymous / limit MiB | pairs |\n|---|---|---|---|---|---|---|---|---|---|---|"
+    "| case | metric | sipd | llama.cpp | ratio | target | device MB/token (sipd, llama.cpp) | "
+    "storage MB/s (best, bytes loaded) | reached / limit (of the best, of bytes loaded) | "
+    "sipd anonymous / limit MiB | pairs |\n|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One A B pair and the storage rate beside it, bytes per second (0: not measured)."""
+    """One A B pair and the disk's rates beside it."""
 
     sipd: Run
     peer: Run
-    storage_bytes_per_s: float
+    disk: DiskRates = field(default_factory=DiskRates)
 
 
 def rows(case: Case, pairs: Sequence[Pair]) -> list[str]:
@@ -48,20 +49,21 @@ def _row(case: Case, pairs: Sequence[Pair], metric: str, target: float) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def reached_ratio(pair: Pair) -> float | None:
+def reached_ratio(pair: Pair, storage_bytes_per_s: float) -> float | None:
     """The decode rate over the lower of the storage limit and the compute limit."""
     report = pair.sipd.report
     if pair.sipd.failure or not report.get("compute_s_per_token"):
         return None
     limits = [1 / report["compute_s_per_token"]]
-    if pair.storage_bytes_per_s and report["streamed_bytes_per_token"]:
-        limits.append(pair.storage_bytes_per_s / report["streamed_bytes_per_token"])
+    if storage_bytes_per_s and report["streamed_bytes_per_token"]:
+        limits.append(storage_bytes_per_s / report["streamed_bytes_per_token"])
     return float(report["decode_tokens_per_s"] / min(limits))
 
 
 def _reached_cell(case: Case, pairs: Sequence[Pair]) -> str:
-    ratios = [ratio for pair in pairs if (ratio := reached_ratio(pair)) is not None]
-    return f"{median(ratios):.2f}" if ratios and case.is_limited else ""
+    best = [ratio for pair in pairs if (ratio := reached_ratio(pair, pair.disk.best)) is not None]
+    loaded = [ratio for pair in pairs if (ratio := reached_ratio(pair, pair.disk.loaded)) is not None]
+    return f"{median(best):.2f}, {median(loaded):.2f}" if best and case.is_limited else ""
 
 
 def _device_cell(pairs: Sequence[Pair]) -> str:
@@ -73,8 +75,10 @@ def _device_cell(pairs: Sequence[Pair]) -> str:
 
 
 def _storage_cell(pairs: Sequence[Pair]) -> str:
-    rates = [pair.storage_bytes_per_s for pair in pairs if pair.storage_bytes_per_s]
-    return f"{median(rates) / 1e6:.0f}" if rates else ""
+    rates = [pair.disk for pair in pairs if pair.disk.best]
+    if not rates:
+        return ""
+    return f"{median(rate.best for rate in rates) / 1e6:.0f}, {median(rate.loaded for rate in rates) / 1e6:.0f}"
 
 
 def _memory_cell(pairs: Sequence[Pair]) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.benchmarks.peers.board_disk import on_board_disk
 from tests.benchmarks.peers.cases import CASES, CASES_BY_NAME, Case
-from tests.benchmarks.peers.measurement import Settings, run_peer, run_sipd, storage_rate
+from tests.benchmarks.peers.measurement import DiskRates, Settings, disk_rates, run_peer, run_sipd
 from tests.benchmarks.peers.peer_venv import install_peer
 from tests.benchmarks.peers.ratio_table import HEADER, Pair, rows
 from tests.benchmarks.peers.synthetic import SYNTHETIC, Shape, write_model
@@ -51,8 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _pair(case: Case, model: Path, settings: Settings, number: int) -> Pair:
     sys.stderr.write(f"{case.name}: pair {number + 1}\n")
-    rate = storage_rate(case, model) if case.is_limited else 0.0
-    return Pair(run_sipd(case, model, settings), run_peer(case, model, settings), rate)
+    rates = disk_rates(case, model) if case.is_limited else DiskRates()
+    return Pair(run_sipd(case, model, settings), run_peer(case, model, settings), rates)
 
 
 @contextmanager

@@ -222,7 +222,10 @@ def test_sequences_dropped_at_random_times_never_change_the_others(
     counts: set[int] = set()
     with prepared(path, setting) as model, ThreadPoolExecutor(1) as pool:
         control = model.forward.control
-        for _ in range(60):
+        # on a busy machine a short pass may often be over before the drop
+        for number in range(2000):
+            if number >= 60 and len(counts) > 1:
+                break
             chosen = set(random_of.sample(range(4), random_of.randrange(1, 4)))
             after = control.steps + random_of.randrange(8 * N_LAYERS)
             running = pool.submit(run_now, model)
