@@ -14,6 +14,7 @@ from sipd.engine.layout import MIN_CONTEXT, MIN_SLOTS, Divider, Layout
 from sipd.errors import BudgetError, ConfigError
 from sipd.kernels import binding
 from sipd.memory import Ledger, default_margin_bytes
+from sipd.models.forward import activation_bytes, page_bytes
 from sipd.models.program import Program
 from sipd.size import parse_size
 from sipd.weights.tensor_table import Checkpoint, QuantType
@@ -89,6 +90,14 @@ def total(layout: Layout) -> int:
 def test_the_terms_never_exceed_what_is_available(name: str, config: str) -> None:
     for available, layout in sweep(name, config):
         assert total(layout) <= available
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_terms_are_those_of_the_shapes_that_are_built(name: str, config: str) -> None:
+    for _, layout in sweep(name, config):
+        assert layout.activation_bytes == activation_bytes(LIBRARY, program(name), layout.plan, layout.forward)
+        assert layout.kv_bytes == layout.forward.n_pages * page_bytes(program(name))
 
 
 @pytest.mark.parametrize("config", CONFIGS)
