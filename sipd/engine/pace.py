@@ -1,12 +1,15 @@
 """What a pass costs, learned from the passes that ran: how many rows storage hides, and what one row more takes.
 
-A pass takes max(storage, fixed + rows x per row) seconds. Owned by the engine thread. Invariant: it only ever decides
-how rows are spread over passes, never what they compute.
+A pass takes max(storage, compute) seconds and the part of the lower one that is not hidden behind the other: where
+attention over a long text holds the tiles up, the ring fills and storage has to wait. Owned by the engine thread.
+Invariant: it only ever decides how rows are spread over passes, never what they compute.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from sipd.engine.row_cost import RowCost
 
 _WEIGHT = 0.2  # of the newest pass: five passes make a change of the machine felt
 _FEW_ROWS, _MANY_ROWS = 16, 32  # passes up to, and from, which the line through compute times is drawn
@@ -37,23 +40,33 @@ class Pace:
     def __init__(self, configured_cap: int | None, max_rows: int) -> None:
         self._configured_cap = configured_cap
         self._max_rows = max_rows
-        self._few, self._many = _Mean(), _Mean()
-        self._storage = _Mean()
+        self._few, self._storage, self._unhidden = _Mean(), _Mean(), _Mean()
+        self._cost = RowCost()
 
-    def observe(self, n_rows: int, compute_s: float, storage_s: float) -> None:
-        """One whole pass: `compute_s` without waits, `storage_s` in which reads were in flight."""
+    def observe(
+        self, n_rows: int, compute_s: float, storage_s: float, n_positions: int = 0, total_s: float | None = None
+    ) -> None:
+        """One whole pass: `compute_s` without waits, `storage_s` in which reads were in flight.
+
+        `n_positions`: positions that its rows look back on, summed; `total_s`: from its begin to its end.
+        """
         if n_rows <= _FEW_ROWS:
             self._few.add(n_rows, compute_s)
             self._storage.add(n_rows, storage_s)
         elif n_rows >= _MANY_ROWS:
-            self._many.add(n_rows, compute_s)
+            rows = n_rows - self._few.rows
+            self._cost.add(rows, n_positions, max(0.0, compute_s - self._few.seconds))
+            lower = min(compute_s, self._storage.seconds)
+            if total_s is not None and lower > 0.0:
+                unhidden_s = total_s - max(compute_s, self._storage.seconds)
+                self._unhidden.add(n_rows, min(1.0, max(0.0, unhidden_s / lower)))
 
     @property
     def row_s(self) -> float | None:
-        """Compute seconds of one more row; None as long as it is not known."""
-        if not (self._few.is_known and self._many.is_known):
+        """Compute seconds of one more row at the start of a text; None as long as it is not known."""
+        if not (self._few.is_known and self._cost.is_known):
             return None
-        return max(1e-9, (self._many.seconds - self._few.seconds) / (self._many.rows - self._few.rows))
+        return max(1e-9, self._cost.row_s)
 
     def pass_s(self, n_rows: int) -> float | None:
         """Seconds that a pass of `n_rows` takes; None as long as it is not known."""
@@ -63,13 +76,23 @@ class Pace:
         compute = self._few.seconds + (n_rows - self._few.rows) * per_row
         return max(self._storage.seconds, compute, 1e-9)
 
-    def row_cap(self, n_decoders: int) -> int:
-        """Rows of a pass while `n_decoders` sequences decode, their own rows included."""
+    def row_cap(self, n_decoders: int, first_position: int = 0) -> int:
+        """Rows of a pass while `n_decoders` sequences decode, their own rows included.
+
+        `first_position`: where the prompt goes on that gets the others.
+        """
         if self._configured_cap is not None:
             return min(self._max_rows, max(self._configured_cap, n_decoders + 1))
-        per_row, alone = self.row_s, self.pass_s(n_decoders)
-        if per_row is None or alone is None:
+        alone = self.pass_s(n_decoders)
+        if alone is None:
             return min(self._max_rows, n_decoders + UNKNOWN_CHUNK)
-        gap = max(GAP_GROWTH * alone, FREE_GAP_S)
-        rows = int(self._few.rows + (gap - self._few.seconds) / per_row)
-        return min(self._max_rows, max(rows, n_decoders + MIN_CHUNK))
+        compute_s = self._compute_within(max(GAP_GROWTH * alone, FREE_GAP_S))
+        rows = self._few.rows + self._cost.rows_in(compute_s - self._few.seconds, first_position)
+        return min(self._max_rows, max(n_decoders + MIN_CHUNK, int(min(self._max_rows, rows))))
+
+    def _compute_within(self, gap_s: float) -> float:
+        """Compute seconds of a pass that takes `gap_s`."""
+        storage_s, unhidden = self._storage.seconds, self._unhidden.seconds
+        if unhidden > 0.0 and gap_s < (1.0 + unhidden) * storage_s:
+            return (gap_s - storage_s) / unhidden  # storage binds
+        return gap_s - unhidden * storage_s

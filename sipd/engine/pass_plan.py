@@ -65,6 +65,11 @@ class PassPlan:
         """Pages of each sequence, in row order."""
         return [sequence.pages.pages for sequence in self.sequences]
 
+    @property
+    def n_positions(self) -> int:
+        """Positions that the rows look back on, summed."""
+        return sum(position for _, position, _, _ in self.rows)
+
     def add(self, sequence: Sequence) -> None:
         """Adds the rows of one sequence: `n_rows` of its tokens, and its drafts when these reach its last token."""
         first = sequence.request.n_computed

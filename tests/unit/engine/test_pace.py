@@ -113,6 +113,33 @@ def test_one_slow_pass_does_not_change_the_picture() -> None:
     assert pace.pass_s(1) == pytest.approx(0.3)
 
 
+def test_rows_far_into_a_text_cost_more_and_get_a_smaller_cap() -> None:
+    pace = linear(0.0, 0.001, 0.0)
+    for first in (0, 512):
+        pace.observe(101, 101 * 0.001 + 1e-6 * 101 * first, 0.0, 101 * first)
+    assert pace.row_s == pytest.approx(0.001)
+    assert pace.row_cap(1, 0) == pytest.approx(100, abs=5)
+    assert pace.row_cap(1, 2000) == pytest.approx(100 / 3, abs=2)
+
+
+def test_what_storage_does_not_hide_counts_against_the_gap() -> None:
+    pace = linear(0.0, 0.01, 1.0)
+    hidden = pace.row_cap(1)
+    pace.observe(101, 1.01, 1.0, 0, 1.01 + 0.5)  # half of the lower one was not hidden
+    assert hidden == pytest.approx(125, abs=1)
+    assert pace.row_cap(1) == pytest.approx(50, abs=2)
+    pace = linear(0.0, 0.01, 1.0)
+    pace.observe(101, 1.01, 1.0, 0, 1.01 + 0.1)
+    assert pace.row_cap(1) == pytest.approx(115, abs=1)
+
+
+def test_a_pass_that_hid_everything_leaves_the_cap_as_it_was() -> None:
+    pace = linear(0.0, 0.01, 1.0)
+    cap = pace.row_cap(1)
+    pace.observe(101, 1.01, 1.0, 0, 1.01)
+    assert pace.row_cap(1) == cap
+
+
 seconds = st.floats(0.0, 100.0)
 
 
