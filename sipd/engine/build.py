@@ -15,9 +15,10 @@ from sipd.config import Config
 from sipd.engine.draft_build import build_draft_model
 from sipd.engine.draft_model import DraftModel
 from sipd.engine.executor import Executor
-from sipd.engine.kv_cache import PagePool
-from sipd.engine.layout import KV_TERM, Divider, Layout, largest_context
+from sipd.engine.kv_cache import PagePool, pages_for
+from sipd.engine.layout import KV_TERM, MIN_CONTEXT, PINS_TERM, Divider, Layout, largest_context
 from sipd.engine.loop import Engine, EngineLimits
+from sipd.engine.page_memory import PageMemory
 from sipd.engine.pins import Pins
 from sipd.engine.prefix_cache import PrefixCache
 from sipd.engine.reuse import Reuse
@@ -50,7 +51,7 @@ def build_engine(config: Config, checkpoint: Checkpoint, ledger: Ledger) -> Engi
         draft = build_draft_model(config, checkpoint, program, ledger, library, compute_threads(config.threads))
         grant_index(config, ledger)
         layout = divide_budget(library, program, config, ledger.remaining())
-        grants = grant_layout(layout, program, ledger)
+        grants = {grant.name: grant for grant in grant_layout(layout, program, ledger)}
         if uses_twin(library, config.isa):
             forward, stream = _twin(program, layout, files)
             probe = ProbeResult()
@@ -78,7 +79,7 @@ def build_engine(config: Config, checkpoint: Checkpoint, ledger: Ledger) -> Engi
         probe=probe,
     )
     if not uses_twin(library, config.isa):
-        executor.use_pins(Pins(program, layout, stream, forward, grants[-1]))
+        executor.use_pins(Pins(program, layout, stream, forward, grants[PINS_TERM]))
     limits = EngineLimits(
         context_tokens=layout.context_tokens,
         max_active=min(config.max_requests, layout.forward.max_rows),
@@ -88,9 +89,11 @@ def build_engine(config: Config, checkpoint: Checkpoint, ledger: Ledger) -> Engi
     )
     pool = PagePool(layout.forward.n_pages, page_bytes(program))
     reuse = _reuse(config, pool, forward)
+    least = pages_for(min(layout.context_tokens, MIN_CONTEXT))
+    page_memory = PageMemory(pool, grants[KV_TERM], forward.page, least)
     sampler = Sampler(library, program.hyperparameters.vocab_size)
     snapshots = open_snapshots(config, checkpoint, reuse, forward, executor.arithmetic_contract, ledger)
-    return Engine(executor, sampler, reuse, limits, draft_model=draft, snapshots=snapshots)
+    return Engine(executor, sampler, reuse, limits, draft_model=draft, snapshots=snapshots, page_memory=page_memory)
 
 
 def _reuse(config: Config, pool: PagePool, forward: Forward) -> Reuse:

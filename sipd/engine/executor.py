@@ -57,16 +57,20 @@ class Executor:
         stream.on_fallback(_LOG.warning)
 
     def use_pins(self, pins: Pins) -> None:
-        """From now on `give_back` can give pinned tiles back."""
+        """From now on pinned tiles can be given back, and taken again."""
         self._pins = pins
 
     def give_back(self, n_bytes: int) -> int:
         """Gives up to `n_bytes` of pinned weights back; returns the bytes. Between passes only."""
-        if self._pins is None:
-            return 0
-        n_freed = self._pins.give_back(n_bytes)
-        self.pinned_bytes, self.streamed_plan_bytes = self._pins.pinned_bytes, self._pins.streamed_bytes
-        return n_freed
+        return 0 if self._pins is None else self._changed(self._pins, self._pins.give_back(n_bytes))
+
+    def take_back(self, n_bytes: int) -> int:
+        """Pins again what was given back, up to `n_bytes`; returns the bytes. Between passes only."""
+        return 0 if self._pins is None else self._changed(self._pins, self._pins.take_back(n_bytes))
+
+    def _changed(self, pins: Pins, n_bytes: int) -> int:
+        self.pinned_bytes, self.streamed_plan_bytes = pins.pinned_bytes, pins.streamed_bytes
+        return n_bytes
 
     @property
     def uses_direct_io(self) -> bool:

@@ -1,7 +1,8 @@
 """The KV cache's pages: who holds which, and who may still take how many.
 
 Owned by the engine thread. Invariant: pages promised to live requests (taken, shared or still to be taken) never exceed
-the pool, so that an admitted request never waits for memory. Every other page is free or kept for reuse.
+the pool, so that an admitted request never waits for memory. Every other page is free or kept for reuse, or retired:
+out of the pool until it is restored.
 """
 
 from __future__ import annotations
@@ -21,14 +22,20 @@ def _nothing_to_give_up() -> bool:
 
 
 class PagePool:
-    """All pages of one model."""
+    """The pages of one model; `n_pages` are in the pool now."""
 
     def __init__(self, n_pages: int, page_bytes: int) -> None:
         self.n_pages = n_pages
         self.page_bytes = page_bytes
         self.give_up: Callable[[], bool] = _nothing_to_give_up  # frees a page that is only kept for reuse
         self._free = list(range(n_pages - 1, -1, -1))  # low pages first: high ones stay untouched memory
+        self._retired: list[int] = []  # ascending
         self._n_promised = 0
+
+    @property
+    def retired(self) -> tuple[int, ...]:
+        """Pages that are no part of the pool now, ascending."""
+        return tuple(self._retired)
 
     @property
     def n_filled(self) -> int:
@@ -61,6 +68,29 @@ class PagePool:
     def give_back(self, page: int) -> None:
         """A page that nobody needs any more."""
         self._free.append(page)
+
+    def retire(self, n_pages: int, least: int) -> int:
+        """Takes up to `n_pages` out of the pool, free ones first, then those kept for reuse; returns how many.
+
+        At least `least` stay, and all that live requests have been promised.
+        """
+        n = max(0, min(n_pages, self.n_pages - max(self._n_promised, least)))
+        while len(self._free) < n and self.give_up():
+            pass
+        n = min(n, len(self._free))
+        self._free.sort(reverse=True)  # the highest go: neighbours, and often never touched
+        self._retired = sorted(self._retired + self._free[:n])
+        self._free = self._free[n:]
+        self.n_pages -= n
+        return n
+
+    def restore(self, n_pages: int) -> int:
+        """Puts up to `n_pages` retired pages back into the pool, the lowest first; returns how many."""
+        back = self._retired[:n_pages]
+        self._retired = self._retired[len(back) :]
+        self._free = sorted(self._free + back, reverse=True)
+        self.n_pages += len(back)
+        return len(back)
 
 
 class PageList:

@@ -25,8 +25,8 @@ MAX_DEFAULT_CONTEXT = 8192  # tokens: more is asked for by name
 MAX_DEFAULT_ROWS = 2048  # rows of a pass: beyond this, compute far outweighs what one pass less would save
 MIN_SLOTS = 3  # one computed, one read, one between
 DEFAULT_SLOTS = 12
+KV_TERM, PINS_TERM = "KV cache", "pinned weights"
 # Shares of what is left after the minimum of everything; the rest is pinned.
-KV_TERM = "KV cache"
 KV_SHARE, ROWS_SHARE, RING_SHARE, DRAFT_SHARE = 0.15, 0.1, 0.1, 0.02
 
 
@@ -53,7 +53,7 @@ class Layout:
             ("ring", self.stream.ring_bytes),
             ("activations", self.activation_bytes),
             (KV_TERM, self.kv_bytes),
-            ("pinned weights", self.stream.pin_bytes),
+            (PINS_TERM, self.stream.pin_bytes),
         )
 
     @property

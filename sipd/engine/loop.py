@@ -17,7 +17,9 @@ from sipd.engine.draft_model import DraftModel
 from sipd.engine.drafters import Drafters
 from sipd.engine.executor import Executor
 from sipd.engine.keeper import Keeper
+from sipd.engine.memory_fit import MemoryFit
 from sipd.engine.pace import Pace
+from sipd.engine.page_memory import PageMemory
 from sipd.engine.pass_plan import PassPlan, Sequence
 from sipd.engine.request import (
     EngineStatus,
@@ -33,10 +35,9 @@ from sipd.engine.scheduler import Scheduler
 from sipd.engine.snapshots import Snapshots
 from sipd.engine.status import snapshot
 from sipd.engine.totals import Totals
+from sipd.engine.unwanted import how_it_ends, is_late, why_unwanted
 from sipd.errors import (
-    Cancelled,
     DataLoss,
-    DeadlineExceeded,
     Draining,
     EngineFault,
     Overloaded,
@@ -48,7 +49,6 @@ from sipd.kernels import binding
 _LOG = logging.getLogger("sipd.engine")
 IDLE_TICK_S = 1.0  # how often an idle engine shows that it is alive
 PARKED_TICK_S = 0.02  # how often an engine looks again whose readers are all behind
-MAX_PARKED_S = 60.0  # a reader that is behind for longer gives its pages up to those who wait
 MAX_FAILED_PASSES = 5  # in a row, for reasons of ours: then the engine gives up and says so
 
 
@@ -75,6 +75,7 @@ class Engine:
         *,
         draft_model: DraftModel | None = None,
         snapshots: Snapshots | None = None,
+        page_memory: PageMemory | None = None,
     ) -> None:
         """Starts the thread."""
         self.context_tokens = limits.context_tokens
@@ -83,7 +84,9 @@ class Engine:
         self._executor = executor
         self._keeper = Keeper(reuse, snapshots)
         self._pace = Pace(limits.rows_while_decoding, executor.max_rows)
-        self._scheduler = Scheduler(reuse, self._pace, executor.max_rows, limits.max_active, executor.max_logit_rows)
+        self._scheduler = Scheduler(
+            reuse, self._pace, executor.max_rows, limits.max_active, executor.max_logit_rows, self._give_way
+        )
         self._drafters = Drafters(limits.draft_tokens, self._pace, sampler, draft_model)
         self._max_queued = limits.max_queued
         self._totals = Totals()
@@ -105,7 +108,7 @@ class Engine:
         self._is_alive = True
         self._last_error = ""
         self._n_idle_ticks = 0
-        self._over: Callable[[], int] | None = None  # tells the bytes that are too much, when memory is wanted back
+        self._memory = MemoryFit(executor, page_memory, self._wake)
         if snapshots is not None:
             snapshots.wake = self._notify
         self._thread = threading.Thread(target=self._run, name="sipd-engine", daemon=True)
@@ -128,8 +131,8 @@ class Engine:
 
     def submit(self, request: Request) -> None:
         """Queues a request; raises InvalidRequest, PromptTooLong, OverBudget, Overloaded, Draining or EngineFault."""
-        check_request(request, self.context_tokens, self._keeper.reuse.pool.n_pages)
         with self._wake:
+            check_request(request, self.context_tokens, self._keeper.reuse.pool.n_pages)
             if not self._is_alive:
                 raise EngineFault(f"the engine has stopped: {self._last_error}")
             if self._is_draining:
@@ -159,7 +162,7 @@ class Engine:
                     self._executor.control.cancel = 1
                 self._wake.notify()
         if is_queued:
-            self._finish(request, *self._why_unwanted(request))
+            self._finish(request, *how_it_ends(request))
 
     def progress(self, request: Request) -> RequestProgress:
         """Where a request stands; a snapshot."""
@@ -193,9 +196,11 @@ class Engine:
 
         `over()` tells the bytes that are too much at that moment.
         """
-        with self._wake:
-            self._over = over
-            self._wake.notify()
+        self._memory.shrink(over)
+
+    def grow(self, room: Callable[[], int]) -> None:
+        """Asks for memory that was given back to be taken again, as much as `room()` tells then; as `shrink`."""
+        self._memory.grow(room)
 
     def drain(self, grace_s: float) -> None:
         """Takes no new requests, waits up to `grace_s` for live ones, then cancels them. Blocks."""
@@ -262,7 +267,7 @@ class Engine:
         while True:
             self._keeper.keep_house(time.monotonic())
             self._drop_unwanted()
-            self._give_back()
+            self._memory.settle(self._scheduler.waiting)
             with self._wake:
                 if self._is_stopping:
                     return False
@@ -274,17 +279,16 @@ class Engine:
                     continue
             for sequence in admitted:
                 request = sequence.request
-                request.usage.queue_s = time.monotonic() - self._submitted[request]
+                if not request.usage.passes:  # else it had given way
+                    request.usage.queue_s = time.monotonic() - self._submitted[request]
                 self._keeper.begin(sequence)
                 request.sink.started()
             return True
 
-    def _give_back(self) -> None:
-        """Gives memory back that was asked for."""
-        with self._wake:
-            over, self._over = self._over, None
-        if over is not None and (n_bytes := over()) > 0:
-            self._executor.give_back(n_bytes)
+    def _give_way(self, sequence: Sequence) -> None:
+        """A sequence that goes back to the queue leaves what it has as one that has ended does."""
+        self._drafters.forget(sequence)
+        self._keeper.end(sequence, time.monotonic())
 
     def _rest(self) -> None:
         """Waits a moment for readers to catch up."""
@@ -296,27 +300,17 @@ class Engine:
         """Ends sequences and queued requests that were cancelled or whose deadline has passed."""
         now = time.monotonic()
         for sequence in list(self._scheduler.active):
-            if sequence.request in self._cancelled or _is_late(sequence.request, now):
-                self._end_sequence(sequence, *self._why_unwanted(sequence.request))
-            elif not sequence.request.is_reader_behind():
-                sequence.parked_since = None
-            elif sequence.parked_since is None:
-                sequence.parked_since = now
-            elif now - sequence.parked_since > MAX_PARKED_S:
-                message = f"the reader has been {MAX_PARKED_S:g} s behind"
-                self._end_sequence(sequence, FinishReason.CANCELLED, Cancelled(message))
+            cause = why_unwanted(sequence, now, is_cancelled=sequence.request in self._cancelled)
+            if cause is not None:
+                self._end_sequence(sequence, *cause)
         with self._wake:
-            late = [request for request in self._scheduler.waiting if _is_late(request, now)]
-            for request in late:
-                self._scheduler.waiting.remove(request)
-        for request in late:
-            self._finish(request, *self._why_unwanted(request))
-
-    @staticmethod
-    def _why_unwanted(request: Request) -> tuple[FinishReason, SipdError]:
-        if _is_late(request, time.monotonic()):
-            return FinishReason.DEADLINE, DeadlineExceeded("the request's deadline has passed")
-        return FinishReason.CANCELLED, Cancelled("the client cancelled or went away")
+            waiting = self._scheduler.waiting
+            # one that gave way may have been cancelled while it ran
+            unwanted = [each for each in waiting if each in self._cancelled or is_late(each, now)]
+            for request in unwanted:
+                waiting.remove(request)
+        for request in unwanted:
+            self._finish(request, *how_it_ends(request))
 
     def _pass(self, plan: PassPlan) -> None:
         """Runs one pass and delivers what it gave."""
@@ -340,7 +334,8 @@ class Engine:
         charge(plan, result)
         if result.is_done:
             if not result.dropped:  # else the time is that of fewer rows
-                self._pace.observe(len(plan.rows), result.total_s - result.storage_wait_s, read_s)
+                compute_s = result.total_s - result.storage_wait_s
+                self._pace.observe(len(plan.rows), compute_s, read_s, plan.n_positions, result.total_s)
             self._deliver_pass(plan, {plan.sequences[index] for index in result.dropped})
 
     def _deliver_pass(self, plan: PassPlan, dropped: set[Sequence]) -> None:
@@ -407,7 +402,3 @@ class Engine:
             self._end_sequence(sequence, FinishReason.ERROR, stopped)
         for request in left:
             self._finish(request, FinishReason.ERROR, stopped)
-
-
-def _is_late(request: Request, now: float) -> bool:
-    return request.deadline is not None and now >= request.deadline

@@ -41,9 +41,10 @@ class Reuse:
         """The request as a sequence with its pages promised; None when its worst case does not fit now."""
         worst = worst_case_pages(request)
         cache = self.cache if request.uses_prefix_cache else None
-        match = (
-            Match() if cache is None else cache.match(request.prompt_ids, len(request.prompt_ids) - 1, request.owner)
-        )
+        ids = request.prompt_ids
+        if request.output_ids:  # it gave way once
+            ids = (*ids, *request.output_ids)
+        match = Match() if cache is None else cache.match(ids, len(ids) - 1, request.owner)
         n_own = worst - len(match.nodes)
         n_idle = 0 if cache is None else cache.n_idle_of(match.nodes)
         if not self.pool.promise(n_own + n_idle):
@@ -57,8 +58,9 @@ class Reuse:
             sequence.pages.share(node.page)
         request.n_computed = len(match.nodes) * PAGE_POSITIONS
         self._copy_partial(cache, match, sequence)
-        request.usage.cached_tokens = request.n_computed
-        self.cached_tokens += request.n_computed
+        if not request.usage.passes:  # what it finds again of its own was computed at its cost
+            request.usage.cached_tokens = request.n_computed
+            self.cached_tokens += request.n_computed
         return sequence
 
     def _copy_partial(self, cache: PrefixCache, match: Match, sequence: Sequence) -> None:
@@ -87,10 +89,11 @@ class Reuse:
         n_positions = max(n_positions, len(sequence.chain) * PAGE_POSITIONS)  # shared pages are never read into
         n_more = n_positions - request.n_computed
         request.n_computed = n_positions
-        request.usage.cached_tokens += n_more
-        request.usage.restored_tokens += max(0, n_more)
-        self.cached_tokens += n_more
-        self.restored_tokens += max(0, n_more)
+        if not request.usage.passes:
+            request.usage.cached_tokens += n_more
+            request.usage.restored_tokens += max(0, n_more)
+            self.cached_tokens += n_more
+            self.restored_tokens += max(0, n_more)
         self.computed(sequence)
 
     def end(self, sequence: Sequence) -> Kept | None:

@@ -1,7 +1,8 @@
 """Who takes part in the next pass, within the pages and the rows that were granted.
 
 Interactive requests go before background ones; among equals the client with the fewest running requests goes first,
-then who came first. The last place and the last quarter of the queue are kept for interactive ones. Owned by the engine
+then who came first. The last place and the last quarter of the queue are kept for interactive ones, and a background
+request that runs goes back to the queue when an interactive one finds no pages or no place. Owned by the engine
 thread, but for `waiting`, which the engine guards. Invariant: a request is admitted only when its worst case fits the
 page pool; decoders always have their row.
 """
@@ -15,7 +16,7 @@ from typing import TypeVar
 from sipd.engine.pace import Pace
 from sipd.engine.pass_plan import PassPlan, Sequence
 from sipd.engine.request import Priority, Request
-from sipd.engine.reuse import Reuse
+from sipd.engine.reuse import Reuse, worst_case_pages
 
 Item = TypeVar("Item")
 Drafter = Callable[[list[Sequence], int], None]  # sets `drafts` of decoding sequences, this many rows in all
@@ -24,7 +25,16 @@ Drafter = Callable[[list[Sequence], int], None]  # sets `drafts` of decoding seq
 class Scheduler:
     """Two queues: requests that wait, sequences that run."""
 
-    def __init__(self, reuse: Reuse, pace: Pace, max_rows: int, max_active: int, max_logit_rows: int) -> None:
+    def __init__(  # noqa: PLR0917 - its neighbours
+        self,
+        reuse: Reuse,
+        pace: Pace,
+        max_rows: int,
+        max_active: int,
+        max_logit_rows: int,
+        give_way: Callable[[Sequence], object] | None = None,
+    ) -> None:
+        """`give_way` gives back what a sequence holds that will be admitted again (default: `reuse.end`)."""
         self.waiting: list[Request] = []  # in the order of arrival
         self.active: list[Sequence] = []
         self._reuse = reuse
@@ -32,6 +42,7 @@ class Scheduler:
         self._max_rows = max_rows
         self._max_active = min(max_active, max_rows)
         self._max_logit_rows = max_logit_rows
+        self._give_way = give_way or reuse.end
 
     @property
     def n_free_places(self) -> int:
@@ -55,17 +66,42 @@ class Scheduler:
     def admit(self) -> list[Sequence]:
         """Moves requests from the queue as long as the next one's worst case fits; returns the new sequences."""
         admitted: list[Sequence] = []
-        while self.waiting and len(self.active) < self._max_active:
+        while self.waiting:
             request = self._order(self.waiting)[0]
-            if request.priority is not Priority.INTERACTIVE and self.n_free_places == 1 < self._max_active:
-                break  # nobody waits for a background reply, and nobody should wait for one to end
-            sequence = self._reuse.admit(request)
+            sequence = self._begin(request)
             if sequence is None:
+                if self._make_way(request):
+                    continue
                 break
             self.waiting.remove(request)
             self.active.append(sequence)
             admitted.append(sequence)
         return admitted
+
+    def _begin(self, request: Request) -> Sequence | None:
+        """The request as a sequence; None when it must wait."""
+        # nobody waits for a background reply, and nobody should wait for one to end
+        n_kept = int(request.priority is not Priority.INTERACTIVE and self._max_active > 1)
+        return self._reuse.admit(request) if self.n_free_places > n_kept else None
+
+    def _make_way(self, request: Request) -> bool:
+        """Sends the background sequence that began last back to the queue; False when that would not help.
+
+        Its tokens stay, and its pages as far as they are not needed: what is lost is computed again, to the same bytes.
+        """
+        yielding = [each for each in self.active if each.request.priority is not Priority.INTERACTIVE]
+        if request.priority is not Priority.INTERACTIVE or not yielding:
+            return False
+        pool = self._reuse.pool
+        most = pool.n_pages - pool.n_promised + sum(worst_case_pages(each.request) for each in yielding)
+        if worst_case_pages(request) > most:
+            return False
+        sequence = yielding[-1]
+        self.active.remove(sequence)
+        self._give_way(sequence)
+        sequence.request.n_computed = 0
+        self.waiting.insert(0, sequence.request)
+        return True
 
     def _order(self, requests: Iterable[Request]) -> list[Request]:
         """Requests in the order in which they will be admitted if nobody ends or comes."""
@@ -87,8 +123,9 @@ class Scheduler:
         decoders = [s for s in steppers if s.is_decoding]
         for sequence in steppers:
             sequence.n_rows, sequence.drafts = 1, ()
-        cap = self._pace.row_cap(len(decoders)) if decoders else self._max_rows
         prompts = _by_turns((s for s in ready if s.n_left > 1), lambda s: s.request, Counter())
+        first_position = prompts[0].request.n_computed if prompts else 0
+        cap = self._pace.row_cap(len(decoders), first_position) if decoders else self._max_rows
         left = min(self._max_rows, max(cap, len(steppers) + 1)) - len(steppers)
         for sequence in prompts:
             sequence.n_rows, sequence.drafts = min(sequence.n_left, left), ()

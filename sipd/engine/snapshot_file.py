@@ -2,7 +2,8 @@
 
 Invariant: nothing of a file is believed before its header, its lengths against the size of the file, the checksum of
 its head and, for pages, their own checksums have been found right. A file has its name only when it is whole and on
-disk. It holds what users wrote, as token ids, and is therefore made with mode 0600.
+disk. It holds what users wrote, as token ids, and is therefore made with mode 0600. No disk reads into a page or writes
+from one: there is a buffer between, and the copying is done under the caller's `hold`, so that pages can be taken away.
 
 Layout, little-endian: `_HEADER` (256 bytes), n_positions u32 token ids from position 0 on, n_pages u32 CRC-32 of the
 pages, zeros up to a multiple of 4096, then the pages [first_page, first_page + n_pages) of the sequence. Its CRC-32
@@ -21,11 +22,12 @@ import stat
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sipd.engine.kv_cache import pages_for
+from sipd.engine.snapshot_lease import Hold
 from sipd.errors import StorageFault
 from sipd.kernels.binding import PAGE_POSITIONS
 
@@ -41,8 +43,8 @@ MAX_POSITIONS = 1 << 20  # eight times the longest context of any supported mode
 _HEADER = struct.Struct("<8s8IBB2x64s64s32s52x")
 _CHECKSUM = slice(12, 16)
 _ALIGNMENT = 4096
-_PIECE_BYTES = 4 << 20  # read or dirty at any time, so that a small memory cgroup is not filled with file pages
-_MAX_VIEWS = 512  # of one preadv or pwritev; IOV_MAX is 1024
+_PIECE_BYTES = 4 << 20  # cached or dirty at any time, so that a small memory cgroup is not filled with file pages
+BUFFER_BYTES = 128 << 10  # between disk and pages
 _SPARE_BYTES = 16 << 20  # a disk filled to the last byte breaks its other users
 
 
@@ -103,11 +105,18 @@ def read_head(path: Path, key: ModelKey) -> SnapshotHead:
     return head
 
 
-def read_pages(path: Path, key: ModelKey, ids: bytes, first_page: int, into: Sequence[memoryview]) -> None:
+def read_pages(  # noqa: PLR0917 - what a file is found by
+    path: Path,
+    key: ModelKey,
+    ids: bytes,
+    first_page: int,
+    into: Sequence[memoryview],
+    hold: Hold = nullcontext,
+) -> None:
     """Fills `into` with the pages from `first_page` of the sequence on, and marks the file as used now; blocks.
 
     Raises StorageFault when the file is not the one of `ids`, lacks some of the pages, cannot be read, or a page's
-    checksum is wrong; `into` is then undefined. Leaves nothing of the file in the page cache.
+    checksum is wrong, and what `hold` raises; `into` is then undefined. Leaves nothing of the file in the page cache.
     """
     fd = _open(path)
     try:
@@ -119,13 +128,20 @@ def read_pages(path: Path, key: ModelKey, ids: bytes, first_page: int, into: Seq
             found = f"pages {head.first_page} to {head.first_page + len(head.checksums)}"
             wanted = f"{first_page} to {first_page + len(into)}"
             raise StorageFault(str(path), 0, f"holds {found}, wanted {wanted}")
-        offset = head.pages_offset + skipped * key.page_bytes
-        for piece in _pieces(into):
-            n_bytes = _read_exactly(fd, path, piece, offset)
-            os.posix_fadvise(fd, offset, n_bytes, os.POSIX_FADV_DONTNEED)
-            offset += n_bytes
+        offset = forgotten = head.pages_offset + skipped * key.page_bytes
+        buffer = memoryview(bytearray(min(BUFFER_BYTES, key.page_bytes)))
         for index, page in enumerate(into, skipped):
-            if zlib.crc32(page) != head.checksums[index]:
+            checksum = 0
+            for part in _parts(page):
+                piece = buffer[: len(part)]
+                offset += _read_exactly(fd, path, piece, offset)
+                checksum = zlib.crc32(piece, checksum)
+                with hold():
+                    part[:] = piece
+                if offset - forgotten >= _PIECE_BYTES:
+                    os.posix_fadvise(fd, forgotten, offset - forgotten, os.POSIX_FADV_DONTNEED)
+                    forgotten = offset
+            if checksum != head.checksums[index]:
                 at = head.pages_offset + index * key.page_bytes
                 raise StorageFault(str(path), at, f"page {index} has a wrong checksum")
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -135,17 +151,23 @@ def read_pages(path: Path, key: ModelKey, ids: bytes, first_page: int, into: Seq
         os.close(fd)
 
 
-def write_file(
-    path: Path, key: ModelKey, head: SnapshotHead, pages: Sequence[memoryview], between: Callable[[], None]
+def write_file(  # noqa: PLR0917 - what a file is made of
+    path: Path,
+    key: ModelKey,
+    head: SnapshotHead,
+    pages: Sequence[memoryview],
+    between: Callable[[], None],
+    hold: Hold = nullcontext,
 ) -> None:
     """Writes a file under a temporary name, brings it to disk and names it `path`; `head` needs no checksums.
 
-    `between` is called every few MiB, and may raise to give up. Raises OSError (disk full before the last
+    `between` is called every few MiB and may raise to give up, as may `hold`. Raises OSError (disk full before the last
     16 MiB of it are touched, read-only file system, …), and leaves nothing behind then.
     """
     checksums = []
     for page in pages:
-        checksums.append(zlib.crc32(page))
+        with hold():
+            checksums.append(zlib.crc32(page))
         between()
     start = _pack(key, replace(head, checksums=tuple(checksums)))
     n_bytes = len(start) + len(pages) * key.page_bytes
@@ -156,13 +178,21 @@ def write_file(
     try:
         # tells another daemon that this is no leftover of a crash
         fcntl.flock(fd, fcntl.LOCK_EX)
-        offset = 0
-        for piece in _pieces([memoryview(start), *pages]):
-            written = _write_all(fd, piece, offset)
-            os.fdatasync(fd)
-            os.posix_fadvise(fd, offset, written, os.POSIX_FADV_DONTNEED)
-            offset += written
-            between()
+        offset = synced = 0
+        buffer = memoryview(bytearray(min(BUFFER_BYTES, max(key.page_bytes, len(start)))))
+        for source in (each for view in (memoryview(start), *pages) for each in _parts(view)):
+            if offset + len(source) - synced > _PIECE_BYTES:
+                os.fdatasync(fd)
+                os.posix_fadvise(fd, synced, offset - synced, os.POSIX_FADV_DONTNEED)
+                synced = offset
+                between()
+            piece = buffer[: len(source)]
+            with hold():
+                piece[:] = source
+            offset += _write_all(fd, piece, offset)
+        os.fdatasync(fd)
+        os.posix_fadvise(fd, synced, offset - synced, os.POSIX_FADV_DONTNEED)
+        between()
         os.fsync(fd)
         part.replace(path)
     except BaseException:
@@ -242,7 +272,7 @@ def _read_head(fd: int, path: Path, key: ModelKey) -> SnapshotHead:
     if not stat.S_ISREG(status.st_mode):
         raise StorageFault(str(path), 0, "is no regular file")
     fixed = bytearray(_HEADER.size)
-    _read_exactly(fd, path, [memoryview(fixed)], 0)
+    _read_exactly(fd, path, memoryview(fixed), 0)
     magic, version, checksum, *sizes = _HEADER.unpack(fixed)
     contract, page_bytes, page_positions, first_page, n_pages, n_positions, *texts = sizes
     digest_length, layout_length, digest, layout, owner = texts
@@ -268,7 +298,7 @@ def _read_head(fd: int, path: Path, key: ModelKey) -> SnapshotHead:
     if status.st_size != wanted_bytes:
         raise StorageFault(str(path), status.st_size, f"has {status.st_size} bytes, wanted {wanted_bytes}")
     start = bytearray(_pages_offset(n_positions, n_pages))
-    _read_exactly(fd, path, [memoryview(start)], 0)
+    _read_exactly(fd, path, memoryview(start), 0)
     start[_CHECKSUM] = bytes(4)
     if zlib.crc32(start) != checksum:
         raise StorageFault(str(path), 0, "the head has a wrong checksum")
@@ -277,52 +307,31 @@ def _read_head(fd: int, path: Path, key: ModelKey) -> SnapshotHead:
     return SnapshotHead(first_page, bytes(start[_HEADER.size : ids_end]), checksums, owner, wanted_bytes)
 
 
-def _pieces(views: Sequence[memoryview]) -> Iterator[list[memoryview]]:
-    """Yields the bytes of `views` in lists that one system call takes, of `_PIECE_BYTES` at most."""
-    piece: list[memoryview] = []
-    room = _PIECE_BYTES
-    for view in views:
-        rest = view.cast("B")
-        while rest:
-            piece.append(rest[:room])
-            room -= len(piece[-1])
-            rest = rest[len(piece[-1]) :]
-            if not room or len(piece) == _MAX_VIEWS:
-                yield piece
-                piece, room = [], _PIECE_BYTES
-    if piece:
-        yield piece
+def _parts(view: memoryview) -> Iterator[memoryview]:
+    """Yields the bytes of a view in parts that the buffer holds."""
+    content = view.cast("B")
+    step = min(BUFFER_BYTES, _PIECE_BYTES)
+    for start in range(0, len(content), step):
+        yield content[start : start + step]
 
 
-def _read_exactly(fd: int, path: Path, views: list[memoryview], offset: int) -> int:
-    """Fills all views from `offset` on and returns their bytes; raises StorageFault at the end of the file or EIO."""
+def _read_exactly(fd: int, path: Path, into: memoryview, offset: int) -> int:
+    """Fills `into` from `offset` on and returns its bytes; raises StorageFault at the end of the file or EIO."""
     n_read = 0
-    while views:
+    while n_read < len(into):
         try:
-            count = os.preadv(fd, views, offset + n_read)
+            count = os.preadv(fd, [into[n_read:]], offset + n_read)
         except OSError as error:
             raise StorageFault(str(path), offset + n_read, f"reading failed: {error.strerror}") from error
         if count == 0:
             raise StorageFault(str(path), offset + n_read, "the file ends here")
         n_read += count
-        views = _after(views, count)
     return n_read
 
 
-def _write_all(fd: int, views: list[memoryview], offset: int) -> int:
-    """Writes all views at `offset` and returns their bytes; raises OSError."""
+def _write_all(fd: int, content: memoryview, offset: int) -> int:
+    """Writes all of `content` at `offset` and returns its bytes; raises OSError."""
     n_written = 0
-    while views:
-        count = os.pwritev(fd, views, offset + n_written)
-        n_written += count
-        views = _after(views, count)
+    while n_written < len(content):
+        n_written += os.pwritev(fd, [content[n_written:]], offset + n_written)
     return n_written
-
-
-def _after(views: list[memoryview], n_bytes: int) -> list[memoryview]:
-    """Returns what is left of `views` behind their first `n_bytes`."""
-    for index, view in enumerate(views):
-        if n_bytes < len(view):
-            return [view[n_bytes:], *views[index + 1 :]]
-        n_bytes -= len(view)
-    return []

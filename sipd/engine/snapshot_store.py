@@ -21,7 +21,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +43,7 @@ from sipd.engine.snapshot_file import (
     write_file,
 )
 from sipd.engine.snapshot_index import MAX_SEGMENTS, Segment, SnapshotIndex, StoredSegment, oldest_leaf, packed_ids
+from sipd.engine.snapshot_lease import Hold
 from sipd.errors import StorageFault
 
 _LOG = logging.getLogger(__name__)
@@ -135,16 +136,16 @@ class SnapshotStore:
         with self._lock:
             return self._covered(packed_ids(ids), owner)
 
-    def read(self, segment: Segment, into: Sequence[memoryview]) -> None:
-        """Fills `into`, one view for each page of the segment; blocks.
+    def read(self, segment: Segment, into: Sequence[memoryview], hold: Hold = nullcontext) -> None:
+        """Fills `into`, one view for each page of the segment; blocks, but not while it is in a `hold`.
 
-        Raises StorageFault; the file is then gone, and `into` undefined.
+        Raises StorageFault, and the file is then gone, or what `hold` raises; `into` is then undefined.
         """
         assert len(into) == segment.n_pages, (len(into), segment.n_pages)
         assert all(page.nbytes == self.key.page_bytes for page in into)
         stored = segment.stored
         try:
-            read_pages(stored.path, self.key, stored.ids, segment.first_page, into)
+            read_pages(stored.path, self.key, stored.ids, segment.first_page, into, hold)
         except StorageFault as fault:
             with self._lock:
                 self._index.discard(stored)
@@ -152,19 +153,21 @@ class SnapshotStore:
                 _discard(stored.path, fault)
             raise
 
-    def write(
+    def write(  # noqa: PLR0917 - what a segment is made of
         self,
         ids: Sequence[int],
         first_page: int,
         pages: Sequence[memoryview],
         owner: str = "",
         between: Callable[[], None] = lambda: None,
+        hold: Hold = nullcontext,
     ) -> int:
         """Keeps the pages from `first_page` to the end of `ids`, the last of which may be partial; blocks.
 
         Returns the file's bytes, or 0 when nothing was written: it is there already, it is larger than the cap or the
         index, or writing is off after a failure. `owner` names a session that ends with `remove_owner`; what has none
-        goes when the cap is reached. `between` is called after every few MiB and may raise to give up.
+        goes when the cap is reached. `between` is called after every few MiB and may raise to give up; `pages` are read
+        in `hold` alone, which may raise too.
         """
         assert len(pages) == pages_for(len(ids)) - first_page > 0, (len(pages), len(ids), first_page)
         assert all(page.nbytes == self.key.page_bytes for page in pages)
@@ -184,7 +187,7 @@ class SnapshotStore:
             self._make_folder()
             if not self._make_room(newcomer):
                 return 0
-            write_file(path, self.key, SnapshotHead(first_page, packed, (), tag), pages, between)
+            write_file(path, self.key, SnapshotHead(first_page, packed, (), tag), pages, between, hold)
         except OSError as error:
             self._turn_off(error)
             return 0

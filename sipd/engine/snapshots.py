@@ -1,12 +1,13 @@
 """Keys and values on disk: restored for a new prompt, written for a long new head and after a session's turn.
 
 Owned by the engine thread; the disk is another thread's (snapshot_worker). Invariant: pages that the disk reads into
-or writes from are held until it is done with them, whatever becomes of their request.
+or writes from are held until it is done with them or their lease is ended; nobody waits for a disk without a limit.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,13 +15,16 @@ from dataclasses import dataclass
 from sipd.engine.pass_plan import Sequence as Running
 from sipd.engine.prefix_cache import Node
 from sipd.engine.reuse import Reuse
+from sipd.engine.snapshot_lease import Lease
 from sipd.engine.snapshot_store import SnapshotStore
-from sipd.engine.snapshot_worker import SnapshotResult, SnapshotWorker
+from sipd.engine.snapshot_worker import HANG_S, SnapshotResult, SnapshotWorker
 from sipd.kernels.binding import PAGE_POSITIONS
 
 _LOG = logging.getLogger("sipd.engine")
 MIN_RESTORED = 64  # tokens: fewer are computed sooner than read
 CLOSE_S = 5.0  # what writes get at a stop
+MAX_READ_S = 120.0  # from admission on; then the prompt is computed, however busy the disk is
+MAX_WRITE_S = 600.0  # that a write may hold its pages
 FORGET_EVERY_S = 300.0  # how often sessions of earlier runs are looked for that nobody came back to
 
 
@@ -30,28 +34,47 @@ class _Restored:
     result: SnapshotResult
 
 
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Pages of a sequence that the disk fills, from `first_page` on."""
+
+    lease: Lease
+    first_page: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """Pages that are held for the disk."""
+
+    nodes: tuple[Node, ...]
+    since: float
+
+
 class Snapshots:
     """Ties the store to the pages of one engine."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - its neighbours and two settings
         self,
         store: SnapshotStore,
         reuse: Reuse,
         page: Callable[[int], memoryview],
         min_tokens: int,
         session_idle_s: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.wake: Callable[[], None] = lambda: None  # called from the disk's thread when something is done
         self._store = store
-        self._worker = SnapshotWorker(store)
+        self._worker = SnapshotWorker(store, clock)
+        self._clock = clock
         self._reuse = reuse
         self._page = page
         self._min_tokens = min_tokens
         self._session_idle_s = session_idle_s
         self._restored: deque[_Restored] = deque()  # filled by the disk's thread
-        self._written: deque[tuple[Node, ...]] = deque()
-        self._n_held = 0  # pages of writes that are queued or under way
-        self._orphans: set[Running] = set()  # ended while the disk still fills their pages
+        self._written: deque[Lease] = deque()
+        self._reads: dict[Running, _Reading] = {}
+        self._writes: dict[Lease, _Writing] = {}
         self._next_forget = 0.0
 
     def restore(self, sequence: Running) -> None:
@@ -66,16 +89,21 @@ class Snapshots:
         sequence.pages.cover(segments[-1].n_positions)
         first = segments[0].first_page
         pages = sequence.pages.pages[first : first + sum(segment.n_pages for segment in segments)]
+        lease = Lease()
 
         def done(result: SnapshotResult) -> None:
             self._restored.append(_Restored(sequence, result))
             self.wake()
 
-        sequence.is_restoring = self._worker.read(segments, [self._page(page) for page in pages], done)
+        if self._worker.read(segments, [self._page(page) for page in pages], done, lease):
+            sequence.is_restoring = True
+            self._reads[sequence] = _Reading(lease, first, self._clock())
 
     @property
     def fault(self) -> tuple[str, str] | None:
-        """Path and cause when nothing can be written; any thread."""
+        """Path and cause when nothing can be written, or the disk hangs; any thread."""
+        if self._worker.is_hung:
+            return str(self._store.folder), f"the disk has not answered for {HANG_S:g} s, nothing is read either"
         return self._store.fault
 
     @property
@@ -86,25 +114,47 @@ class Snapshots:
     def finish(self) -> None:
         """Takes over what the disk has done since the last call."""
         while self._written:
-            assert self._reuse.cache is not None
-            written = self._written.popleft()
-            self._reuse.cache.let_go(written)
-            self._n_held -= len(written)
+            self._let_go(self._written.popleft())
         while self._restored:
             restored = self._restored.popleft()
             sequence, result = restored.sequence, restored.result
+            if self._reads.pop(sequence, None) is None:
+                continue  # nobody waited any more
             sequence.is_restoring = False
             if result.error is not None:
                 _LOG.warning("a snapshot could not be read, its tokens are computed: %s", result.error)
-            if sequence in self._orphans:
-                self._orphans.remove(sequence)
-                self._reuse.release(sequence)
-            else:
-                self._reuse.restored(sequence, whole_pages(result.n_positions))
+            self._reuse.restored(sequence, whole_pages(result.n_positions))
+        if self._reads or self._writes:
+            self._give_up_late()
 
     def abandon(self, sequence: Running) -> None:
-        """The sequence has ended while its pages are being read: they are given back when the disk is done."""
-        self._orphans.add(sequence)
+        """The sequence has ended while its pages are being read: they are given back, and the disk's read is void."""
+        self._reads.pop(sequence).lease.end()
+        sequence.is_restoring = False
+        self._reuse.release(sequence)
+
+    def _give_up_late(self) -> None:
+        """Takes pages back that the disk has had for too long; what was to be read into them is computed."""
+        now, is_hung = self._clock(), self._worker.is_hung
+        for sequence, reading in list(self._reads.items()):
+            if is_hung or now - reading.since >= MAX_READ_S:
+                _LOG.warning("the snapshot disk is late: %d tokens are computed", len(sequence.request.prompt_ids))
+                del self._reads[sequence]
+                reading.lease.end()
+                sequence.is_restoring = False
+                self._reuse.restored(sequence, reading.first_page * PAGE_POSITIONS)
+        for lease, writing in list(self._writes.items()):
+            if is_hung or now - writing.since >= MAX_WRITE_S:
+                _LOG.warning("the snapshot disk is late: %d pages are not written", len(writing.nodes))
+                lease.end()
+                self._let_go(lease)
+
+    def _let_go(self, lease: Lease) -> None:
+        """Lets go of the pages of a write, unless that was done before."""
+        writing = self._writes.pop(lease, None)
+        if writing is not None:
+            assert self._reuse.cache is not None
+            self._reuse.cache.let_go(writing.nodes)
 
     def keep_prompt(self, sequence: Running) -> None:
         """Writes the head of a prompt that was just computed, when enough of it is new to the disk."""
@@ -140,28 +190,32 @@ class Snapshots:
         """
         cache = self._reuse.cache
         assert cache is not None
-        if self._n_held and self._n_held + len(chain) > self._reuse.pool.n_pages // 2:
+        n_held = sum(len(writing.nodes) for writing in self._writes.values())
+        if n_held and n_held + len(chain) > self._reuse.pool.n_pages // 2:
             return
         if not self._reuse.pool.promise(cache.n_idle_of(chain)):
             return
-        held = tuple(chain)
+        held, lease = tuple(chain), Lease()
         for node in held:
             cache.hold(node)
 
         def done(_result: SnapshotResult) -> None:
-            self._written.append(held)
+            self._written.append(lease)
             self.wake()
 
         first = covered // PAGE_POSITIONS
-        if not self._worker.write(ids, first, [self._page(node.page) for node in held[first:]], done, owner):
+        if self._worker.write(ids, first, [self._page(node.page) for node in held[first:]], done, owner, lease):
+            self._writes[lease] = _Writing(held, self._clock())
+        else:
             cache.let_go(held)
-            return
-        self._n_held += len(held)
 
     def close(self) -> bool:
-        """Ends the disk's thread; False when it hangs in the disk and still holds pages."""
+        """Ends the disk's thread; False when it hangs in the disk."""
         is_closed = self._worker.close(CLOSE_S)
         self.finish()
+        for lease in list(self._writes):
+            lease.end()
+            self._let_go(lease)
         return is_closed
 
 

@@ -69,7 +69,8 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop_signal, number)
         loop.add_signal_handler(signal.SIGHUP, self._on_reload)
-        service = await build_service(self._state, RequestJournal(find_journal_send()), self._tokens, self._on_outcome)
+        journal = RequestJournal(find_journal_send())
+        service = await build_service(self._state, journal, self._tokens, self._on_outcome, self._events)
         self._service = service
         self._listener.bind(service.server, self._config.listen)
         self._warn_of_open_doors()

@@ -103,7 +103,7 @@ class Events:
         if shortfall.n_bytes:
             text += f"still {format_size(shortfall.n_bytes)} too much, new requests are refused"
         else:
-            text += "requests are taken again; passes stream more until the daemon is restarted"
+            text += "requests are taken again; passes may stream more until the limit is raised"
         self._write(MEMORY_SHRUNK, text, SIPD_FREED=freed_bytes, SIPD_OVER=shortfall.n_bytes)
 
     def limit_met(self, n_times: int, seconds: float, limit_bytes: int, anonymous_bytes: int) -> None:
@@ -122,10 +122,12 @@ class Events:
         text = f"the kernel killed {n_processes} process(es) for want of memory in {where}; this daemon was not hit"
         self._write(OOM_KILL, text, SIPD_KILLED=n_processes, SIPD_CGROUP=where)
 
-    def request_refused(self, request_id: str, error: SipdError) -> None:
-        """A request was refused because memory cannot hold it."""
-        text = f"request {request_id} refused: {error}"
-        self._write(REQUEST_REFUSED, text, SIPD_REQUEST_ID=request_id, SIPD_ERROR=error.reason)
+    def request_refused(self, request_id: str, reason: str, cause: str, n_requests: int) -> None:
+        """Requests were refused for want of room, for the same reason: `request_id` is the last of `n_requests`."""
+        text = f"request {request_id} refused: {cause}"
+        if n_requests > 1:
+            text = f"{n_requests} more requests refused, the last of them {request_id}: {cause}"
+        self._write(REQUEST_REFUSED, text, SIPD_REQUEST_ID=request_id, SIPD_ERROR=reason, SIPD_REFUSED=n_requests)
 
     def reloaded(self, what: str) -> None:
         """SIGHUP: these were read again."""

@@ -1,7 +1,7 @@
 """GenerationService: one call is one request to the engine, told as accepted, progress, token and finished events.
 
 Invariant: whatever ends a call (last token, error, cancel, deadline, disconnect), the engine is told at once and
-exactly one journal record is written.
+exactly one journal record is written, but for a flood of refusals (journal.MOST_REFUSED).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from sipd.errors import Draining, Overloaded, SipdError
 from sipd.process_memory import read_process_memory
 from sipd.server.call_events import Call, RequestLabel
 from sipd.server.client_identity import ClientIdentity, identify_client
-from sipd.server.journal import RequestJournal, RequestRecord, cgroup_figures
+from sipd.server.journal import REFUSED, RequestJournal, RequestRecord, cgroup_figures
 from sipd.server.options import read_request_id, read_sampling, read_serving, read_stop
+from sipd.server.refusals import Refusals
 from sipd.server.service_state import DaemonState, ServiceState
 from sipd.server.sink import Ending, RequestSink
 from sipd.v1 import generation_pb2 as pb
@@ -39,11 +40,13 @@ class GenerationService:
         self,
         state: ServiceState,
         journal: RequestJournal,
+        refusals: Refusals,
         on_outcome: Callable[[Outcome], None],
         progress_interval_s: float = PROGRESS_INTERVAL_S,
     ) -> None:
         self._state = state
         self._journal = journal
+        self._refusals = refusals
         self._on_outcome = on_outcome
         self._progress_interval_s = progress_interval_s
         self._n_preparing = 0
@@ -184,7 +187,8 @@ class GenerationService:
         self._on_outcome(outcome)
 
     def _record_refusal(self, label: RequestLabel, error: SipdError, prompt_tokens: int = 0) -> None:
-        self._write_record(label, "refused", error.reason, Usage(prompt_tokens=prompt_tokens))
+        self._write_record(label, REFUSED, error.reason, Usage(prompt_tokens=prompt_tokens))
+        self._refusals.note(label.request_id, error)
 
     def _write_record(self, label: RequestLabel, finish_reason: str, error: str, usage: Usage) -> None:
         current, peak = cgroup_figures(self._cgroup)

@@ -1,12 +1,14 @@
 """One structured record per request: to systemd's journal, or as one logfmt line on stderr.
 
 Invariant: a record holds counts, times and names, never prompt or reply text. Fields are listed in `record_fields`.
+A flood of refused requests never takes more than half of what journald takes from a service: the rest is one count.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +23,14 @@ _LOG = logging.getLogger("sipd.request")
 
 JournalSend = Callable[..., object]
 
+REFUSED = "refused"
+BURST_S = 30.0  # journald's RateLimitIntervalSec=, in which it takes 10,000 messages of a service and drops others
+MOST_REFUSED = 5_000  # records of refused requests in that time
+
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """What is known of a request at its end. `finish_reason` is an engine reason or "refused"."""
+    """What is known of a request at its end. `finish_reason` is an engine reason or REFUSED."""
 
     request_id: str
     model: str
@@ -85,11 +91,16 @@ def logfmt(fields: Mapping[str, str]) -> str:
 class RequestJournal:
     """Writes request records; owned by the event loop's thread. A journal that fails is replaced by stderr for good."""
 
-    def __init__(self, send: JournalSend | None) -> None:
+    def __init__(self, send: JournalSend | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._send = send
+        self._clock = clock
+        self._n_refused = 0  # of the burst that ends at _burst_end
+        self._burst_end = 0.0
 
     def write(self, record: RequestRecord) -> None:
-        """Writes one record."""
+        """Writes one record, unless it is one too many of refused requests."""
+        if record.finish_reason == REFUSED and not self._has_room():
+            return
         fields = record_fields(record)
         if self._send is not None:
             message = f"request {record.request_id}: {record.finish_reason}, {record.usage.completion_tokens} tokens"
@@ -101,6 +112,17 @@ class RequestJournal:
             else:
                 return
         _LOG.info("request %s", logfmt(fields))
+
+    def _has_room(self) -> bool:
+        """Counts one more refused request; False when it is not to be written."""
+        now = self._clock()
+        if now >= self._burst_end:
+            if self._n_refused > MOST_REFUSED:
+                n_left_out = self._n_refused - MOST_REFUSED
+                _LOG.warning("%d more requests were refused in %g s: they left no records", n_left_out, BURST_S)
+            self._n_refused, self._burst_end = 0, now + BURST_S
+        self._n_refused += 1
+        return self._n_refused <= MOST_REFUSED
 
 
 def find_journal_send(socket_path: Path = _JOURNAL_SOCKET) -> JournalSend | None:

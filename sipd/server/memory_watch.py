@@ -21,14 +21,17 @@ CLOCK_JUMP_S = 60.0  # an NTP slew stays far below this within a tick
 
 
 @runtime_checkable
-class Shrinks(Protocol):
-    """An engine that can give memory back."""
+class Fits(Protocol):
+    """An engine that can give memory back, and take it again."""
 
     def shrink(self, over: Callable[[], int]) -> None:
         """Asks for memory to be given back at the next border between passes; any thread, never blocks.
 
         `over()` tells the bytes that are too much at that moment: what is given back makes it smaller.
         """
+
+    def grow(self, room: Callable[[], int]) -> None:
+        """Asks for what was given back to be taken again, as far as `room()` bytes go at that moment; as `shrink`."""
 
 
 class MemoryWatch:
@@ -75,8 +78,12 @@ class MemoryWatch:
             if shortfall.n_bytes:
                 return_free_memory()
         self._granted = self._ledger.granted()
-        if self._ledger.shortfall().n_bytes and isinstance(self._engine, Shrinks):
+        if not isinstance(self._engine, Fits):
+            return
+        if self._ledger.shortfall().n_bytes:
             self._engine.shrink(lambda: self._ledger.shortfall().n_bytes)
+        elif change is not None and change.now.n_bytes > change.before.n_bytes:
+            self._engine.grow(self._ledger.remaining)
 
     def _look_at_kills(self) -> None:
         """Tells the lowest level in which somebody was killed; v2 counts him in every level above as well."""

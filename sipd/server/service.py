@@ -5,6 +5,7 @@ Invariant: every limit is explicit; health is answered whatever the other servic
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from grpc_reflection.v1alpha import reflection
 
 from sipd.engine.request import Outcome
 from sipd.server.auth import TokenFile, TokenInterceptor
+from sipd.server.events import Events
 from sipd.server.generation import GenerationService
 from sipd.server.health import NAME as HEALTH_NAME
 from sipd.server.health import Health
@@ -20,6 +22,7 @@ from sipd.server.journal import RequestJournal
 from sipd.server.methods import service_handler, stream_method, unary_method
 from sipd.server.model_service import ModelService
 from sipd.server.receive_gate import ReceiveGate
+from sipd.server.refusals import Refusals
 from sipd.server.service_state import ServiceState
 from sipd.server.status_service import StatusService
 from sipd.v1 import generation_pb2, model_pb2, status_pb2
@@ -49,13 +52,15 @@ async def build_service(
     journal: RequestJournal,
     tokens: TokenFile | None,
     on_outcome: Callable[[Outcome], None],
+    events: Events,
 ) -> GrpcService:
     """Returns the server with all services added; ports are the caller's."""
     limit = state.max_request_bytes
     gate = ReceiveGate()
     interceptors = (gate,) if tokens is None else (TokenInterceptor(tokens), gate)
     server = grpc.aio.server(interceptors=interceptors, options=_options(limit()))
-    generation = GenerationService(state, journal, on_outcome)
+    refusals = Refusals(events, asyncio.get_running_loop().call_later)
+    generation = GenerationService(state, journal, refusals, on_outcome)
     model, status = ModelService(state), StatusService(state)
     methods = {
         GENERATION: {"Generate": stream_method(generation_pb2.GenerateRequest, generation.generate, limit)},

@@ -146,6 +146,25 @@ def test_a_model_file_that_shrinks_is_named_once_with_its_place(start: Start, mo
     assert daemon.process.poll() is None
 
 
+def test_a_request_that_finds_no_room_is_named_with_the_reason(start: Start) -> None:
+    daemon = start("--max-requests", "1", "--max-queued", "0")
+    daemon.wait_for_line("event=started ")
+    running = daemon.start(request_for(PROMPT, 400))
+    next_ids(running)
+    refused = request_for(PROMPT, 3)
+    for name in ("one-too-many", "two-too-many"):
+        refused.request_id = name
+        with pytest.raises(grpc.RpcError) as error:
+            read_reply(daemon.start(refused))
+        assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    line = daemon.wait_for_line("event=request_refused ")
+    assert line.startswith("WARNING request one-too-many refused: 0 requests are waiting, the queue holds 0 ")
+    assert line.endswith(" (event=request_refused request_id=one-too-many error=QUEUE_FULL refused=1)")
+    daemon.wait_for_line("request request_id=two-too-many .*finish_reason=refused error=QUEUE_FULL")
+    assert sum("event=request_refused" in each for each in daemon.lines) == 1
+    running.cancel()
+
+
 @pytest.fixture(scope="session")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shim, compiled."""

@@ -1,4 +1,4 @@
-"""Promise 3 while the limit moves: lowered under the running daemon, memory is given back or new work refused.
+"""Promise 3 while the limit moves: memory is given back, or new work refused, and taken again when there is room.
 
 In a real memory cgroup, made as root; v2 or v1, whichever this machine has.
 """
@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
@@ -128,17 +128,68 @@ def test_a_lowered_limit_is_noticed_and_pinned_weights_are_given_back_without_a_
         assert daemon.proc_kib("smaps_rollup", "Anonymous") * 1024 <= limit
 
 
+def streamed_per_pass(daemon: Daemon) -> float:
+    """Returns the weight bytes that a pass of a request takes from storage, rows of the embedding apart."""
+    before = daemon.status().totals
+    daemon.ask(PROMPT, 10)
+    after = daemon.status().totals
+    streamed = after.streamed_bytes - before.streamed_bytes - (after.embedding_bytes - before.embedding_bytes)
+    return streamed / (after.passes - before.passes)
+
+
+def granted(daemon: Daemon, name: str) -> int:
+    """Returns the bytes of one term of the ledger."""
+    return sum(term.bytes for term in daemon.status().memory.ledger if term.name == name)
+
+
+def wait_for(is_there: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + START_S
+    while not is_there():
+        assert time.monotonic() < deadline
+
+
+def test_a_raised_limit_brings_pins_and_pages_back_and_a_pass_streams_what_it_did_at_first(
+    model: Path, group: Group
+) -> None:
+    with limited_daemon(model, group) as daemon:
+        wanted = daemon.ask(PROMPT, 30).ids
+        first, streamed = daemon.status(), streamed_per_pass(daemon)
+        needed = sum(term.bytes for term in first.memory.ledger)
+        group.set_limit(needed - 30 * MIB)
+        settled(daemon, first.storage.pinned_bytes)
+        assert daemon.ask(PROMPT, 30).ids == wanted
+        assert streamed_per_pass(daemon) > streamed + 20 * MIB
+        group.set_limit(needed - granted(daemon, "pinned weights") - 30 * MIB - first.memory.kv_granted_bytes // 4)
+        wait_for(lambda: daemon.status().memory.kv_granted_bytes < first.memory.kv_granted_bytes)
+        low = daemon.status()
+        assert low.storage.pinned_bytes < 5 * MIB
+        assert granted(daemon, "KV cache") == low.memory.kv_granted_bytes
+        wait_for(lambda: sum(term.bytes for term in daemon.status().memory.ledger) <= low.memory.budget_bytes)
+        assert daemon.ask(PROMPT, 30).ids == wanted
+        assert streamed_per_pass(daemon) > streamed + 40 * MIB
+        group.set_limit(400 * MIB)
+        daemon.wait_for_line("event=limit_raised ")
+        wait_for(lambda: daemon.status().storage.pinned_bytes == first.storage.pinned_bytes)
+        assert daemon.ask(PROMPT, 30).ids == wanted
+        assert streamed_per_pass(daemon) == streamed
+        last = daemon.status()
+        assert last.storage.pass_bytes == first.storage.pass_bytes
+        assert last.memory.kv_granted_bytes == first.memory.kv_granted_bytes
+        assert sum(term.bytes for term in last.memory.ledger) == needed
+
+
 def test_what_cannot_be_given_back_refuses_new_requests_until_the_limit_is_raised(model: Path, group: Group) -> None:
     with limited_daemon(model, group) as daemon:
         wanted = daemon.ask(PROMPT, 30).ids
-        pinned = daemon.status().storage.pinned_bytes
+        pinned, pages = daemon.status().storage.pinned_bytes, daemon.status().memory.kv_granted_bytes
         live = daemon.start(request_for(PROMPT, 400))
         next_ids(live)
         needed = sum(term.bytes for term in daemon.status().memory.ledger)
         group.set_limit(needed - pinned // 2)  # v1 takes no limit below what is in use: in two steps
         settled(daemon, pinned)
         used = daemon.proc_kib("smaps_rollup", "Anonymous") * 1024 + daemon.proc_kib("status", "RssFile") * 1024
-        limit = max(needed - pinned - 20 * MIB, used - pinned // 2 + 24 * MIB)
+        limit = max(needed - pinned - pages - 20 * MIB, used - pinned // 2 + 24 * MIB)
+        assert limit < needed - pinned - pages
         group.set_limit(limit)
         daemon.wait_for_line("event=limit_lowered ", 2)
         daemon.wait_for_line("event=memory_shrunk ", 2)

@@ -6,6 +6,7 @@ Invariant: every wait has a deadline, so that an engine that hangs fails its tes
 from __future__ import annotations
 
 import ctypes
+import mmap
 import queue
 import threading
 from collections import deque
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from sipd.engine.executor import Executor
 from sipd.engine.kv_cache import PagePool
 from sipd.engine.loop import Engine, EngineLimits
+from sipd.engine.page_memory import PageMemory
 from sipd.engine.prefix_cache import PrefixCache
 from sipd.engine.request import FinishReason, Outcome, Request, SampledToken
 from sipd.engine.reuse import Reuse
@@ -24,6 +26,7 @@ from sipd.engine.sampler import Sampler
 from sipd.engine.sampling import SamplingOptions
 from sipd.engine.sessions import Sessions
 from sipd.kernels import binding
+from sipd.memory import Ledger
 from sipd.models.forward import PassResult
 from sipd.weights.probe import ProbeResult
 from sipd.weights.stream import StreamCounters
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 VOCAB_SIZE = 997
 DEADLINE_S = 20.0
 BYTES_PER_PASS = 1000
+PAGE_BYTES = 4096
 Row = tuple[int, int, int, int]
 
 
@@ -144,6 +148,12 @@ class FakeExecutor:
     def copy_page(self, source: int, target: int) -> None:
         self.copies.append((source, target))
 
+    def give_back(self, _n_bytes: int) -> int:
+        return 0
+
+    def take_back(self, _n_bytes: int) -> int:
+        return 0
+
     def reset(self) -> None:
         self.n_resets += 1
 
@@ -198,10 +208,16 @@ class Rig:
         draft_tokens: int = 0,
     ) -> None:
         self.executor = FakeExecutor(max_rows)
-        self.pool = PagePool(n_pages, 4096)
+        self.pool = PagePool(n_pages, PAGE_BYTES)
         cache = PrefixCache(self.pool) if has_cache else None
         sessions = Sessions(cache, 4, 3600.0) if cache is not None else None
         self.reuse = Reuse(self.pool, cache, sessions, self.executor.copy_page)
+        arena = mmap.mmap(-1, n_pages * PAGE_BYTES)
+        grant = Ledger(n_pages * PAGE_BYTES, 0, 0).grant("KV cache", n_pages * PAGE_BYTES)
+
+        def page(index: int) -> memoryview:
+            return memoryview(arena)[index * PAGE_BYTES : (index + 1) * PAGE_BYTES]
+
         self.engine = Engine(
             cast("Executor", self.executor),
             Sampler(binding.load_library(), VOCAB_SIZE),
@@ -213,6 +229,7 @@ class Rig:
                 rows_while_decoding=max_rows,
                 draft_tokens=draft_tokens,
             ),
+            page_memory=PageMemory(self.pool, grant, page, least_pages=1),
         )
 
     def request(

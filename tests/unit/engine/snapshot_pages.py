@@ -15,6 +15,9 @@ from sipd.kernels.binding import PAGE_POSITIONS
 PAGE_BYTES = 640
 KEY = ModelKey(b"\x01" * 32, 3, "f16 k,v", PAGE_BYTES)
 CAP_BYTES = 1 << 20
+HEAD = list(range(1000, 1100))  # 3 whole pages and 4 positions
+LONGER = [*HEAD, *range(5000, 5060)]  # 5 whole pages
+FILE_BYTES = 4096 + 4 * 640  # of HEAD
 
 
 def pages_of(ids: Sequence[int], first_page: int = 0) -> list[memoryview]:

@@ -237,7 +237,7 @@ def test_a_cancel_after_the_deadline_is_told_as_the_deadline(one: Rig) -> None:
 
 
 def test_a_reader_that_stays_behind_gives_its_place_up_to_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sipd.engine.loop.MAX_PARKED_S", 0.0)
+    monkeypatch.setattr("sipd.engine.unwanted.MAX_PARKED_S", 0.0)
     with rig(max_active=1) as one:
         stalled, stalled_sink = one.request(3, 4)
         stalled.is_reader_behind = lambda: True

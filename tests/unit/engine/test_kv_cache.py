@@ -75,3 +75,54 @@ def test_a_page_that_is_handed_over_is_no_longer_released_with_its_sequence() ->
     assert (own, pool.n_promised) == (pages.pages[0], 2)
     pages.release()
     assert (pool.n_filled, pool.n_promised) == (1, 0)
+
+
+def test_retired_pages_are_the_highest_free_ones_and_nobody_gets_them() -> None:
+    pool = PagePool(6, 1)
+    pages = page_list(pool, 2)
+    pages.cover(64)
+    assert pool.retire(3, 0) == 3
+    assert (pool.retired, pool.n_pages, pool.n_filled) == ((3, 4, 5), 3, 2)
+    assert [pool.promise(n) for n in (2, 1)] == [False, True]
+    assert pool.take() == 2
+
+
+def test_pages_that_live_requests_were_promised_are_never_retired() -> None:
+    pool = PagePool(6, 1)
+    pages = page_list(pool, 4)
+    assert pool.retire(6, 0) == 2
+    pages.cover(4 * 32)
+    assert sorted(pages.pages) == [0, 1, 2, 3]
+    assert pool.retire(1, 0) == 0
+
+
+@pytest.mark.parametrize(("least", "n_retired"), [(0, 6), (2, 4), (6, 0), (9, 0)])
+def test_so_many_pages_as_are_told_stay(least: int, n_retired: int) -> None:
+    assert PagePool(6, 1).retire(99, least) == n_retired
+
+
+def test_free_pages_are_retired_before_those_that_are_kept_for_reuse() -> None:
+    pool = PagePool(4, 1)
+    kept = [pool.take(), pool.take()]
+
+    def give_up() -> bool:
+        if kept:
+            pool.give_back(kept.pop())
+            return True
+        return False
+
+    pool.give_up = give_up
+    assert pool.retire(2, 0) == 2
+    assert len(kept) == 2
+    assert pool.retire(1, 0) == 1
+    assert (len(kept), pool.n_pages, pool.n_filled) == (1, 1, 1)
+
+
+def test_restored_pages_are_the_lowest_and_serve_again() -> None:
+    pool = PagePool(6, 1)
+    pool.retire(4, 0)
+    assert pool.restore(3) == 3
+    assert (pool.retired, pool.n_pages) == ((5,), 5)
+    assert [pool.take() for _ in range(5)] == [0, 1, 2, 3, 4]
+    assert pool.restore(9) == 1
+    assert (pool.retired, pool.n_pages) == ((), 6)

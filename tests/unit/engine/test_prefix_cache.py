@@ -310,3 +310,21 @@ def test_whatever_comes_and_goes_pages_are_never_lost_nor_in_two_places(data: st
 
 def pages_in(node: Node) -> list[int]:
     return [page for child in node.children.values() for page in (child.page, *pages_in(child))]
+
+
+def test_a_pool_that_shrinks_loses_the_pages_that_were_used_longest_ago_and_none_in_use() -> None:
+    tree = Tree(8)
+    tree.leave(numbers(2 * PAGE))
+    tree.leave(numbers(2 * PAGE, 1000))
+    chain, pages = tree.begin(numbers(2 * PAGE, 2000))
+    assert tree.found(numbers(2 * PAGE)) == 2 * PAGE  # looked for, not used
+    assert tree.pool.retire(4, 0) == 4
+    assert (tree.found(numbers(2 * PAGE)), tree.found(numbers(2 * PAGE, 1000))) == (0, 2 * PAGE)
+    assert tree.pool.retire(99, 0) == 2
+    assert (tree.found(numbers(2 * PAGE, 1000)), tree.found(numbers(2 * PAGE, 2000))) == (0, 2 * PAGE)
+    assert not set(pages.pages) & set(tree.pool.retired)
+    tree.end(chain, pages, numbers(2 * PAGE, 2000))
+    tree.check()
+    assert tree.pool.restore(99) == 6
+    tree.leave(numbers(8 * PAGE, 3000))
+    tree.check()

@@ -271,3 +271,60 @@ def test_drafts_are_rows_with_logits_of_their_own() -> None:
     ]
     assert plan.n_logits == 4
     assert made.plan_pass().rows == [(7, 2, 0, 0), (7, 3, 1, 1)], "drafts are for one pass"
+
+
+def test_a_long_background_request_gives_its_pages_to_an_interactive_one_and_begins_again_after_it() -> None:
+    long = from_client("a", priority=Priority.BACKGROUND)
+    long.max_tokens = 126  # all four pages
+    made = scheduler(long, n_pages=4)
+    made.admit()
+    for _ in range(40):
+        complete(made.plan_pass().sequences)
+    late = from_client("b", 40)
+    made.waiting.append(late)
+    (sequence,) = made.admit()
+    assert sequence.request is late
+    assert (made.waiting, long.n_computed, len(long.output_ids)) == ([long], 0, 40)
+    assert made.admit() == []
+    end(made, sequence)
+    (again,) = made.admit()
+    assert again.request is long
+    assert [row[:2] for row in made.plan_pass().rows[:4]] == [(0, 0), (1, 1), (2, 2), (7, 3)]
+
+
+def test_a_single_place_is_given_up_for_an_interactive_request() -> None:
+    slow, late = from_client("a", priority=Priority.BACKGROUND), from_client("b")
+    made = scheduler(slow, max_active=1)
+    made.admit()
+    made.waiting.append(late)
+    assert [sequence.request for sequence in made.admit()] == [late]
+
+
+def test_nobody_gives_way_in_vain() -> None:
+    slow, first, large = from_client("a", priority=Priority.BACKGROUND), from_client("b", 60), from_client("c", 90)
+    made = scheduler(first, slow, n_pages=4)
+    made.admit()
+    made.waiting.append(large)
+    assert made.admit() == []
+    assert [sequence.request for sequence in made.active] == [first, slow]
+
+
+def test_the_background_request_that_began_last_gives_way_first_and_interactive_ones_never_do() -> None:
+    one, two = (from_client(name, priority=Priority.BACKGROUND) for name in "ab")
+    first, late = from_client("c", 60), from_client("d", 20)
+    made = scheduler(first, one, two, n_pages=4)
+    made.admit()
+    made.waiting.append(late)
+    assert [sequence.request for sequence in made.admit()] == [late]
+    assert [sequence.request for sequence in made.active] == [first, one, late]
+    made.waiting.append(from_client("e", priority=Priority.BACKGROUND))
+    assert made.admit() == []
+
+
+def test_a_background_request_that_gave_way_is_before_those_that_came_after_it() -> None:
+    slow, next_one = (from_client("a", priority=Priority.BACKGROUND) for _ in range(2))
+    made = scheduler(slow, next_one, max_active=1)
+    made.admit()
+    made.waiting.append(late := from_client("b"))
+    made.admit()
+    assert [made.position(slow), made.position(next_one), made.position(late)] == [1, 2, 0]

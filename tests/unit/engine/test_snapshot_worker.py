@@ -5,11 +5,13 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from sipd.engine import snapshot_worker
+from sipd.engine.snapshot_lease import Hold
 from sipd.engine.snapshot_store import SnapshotStore
 from sipd.engine.snapshot_worker import SnapshotResult, SnapshotWorker
 from sipd.errors import Draining, EngineFault, StorageFault
@@ -31,20 +33,21 @@ class HeldStore(SnapshotStore):
         self.go_on = threading.Event()
         self.go_on.set()
 
-    def write(
+    def write(  # noqa: PLR0917 - as the store's
         self,
         ids: Sequence[int],
         first_page: int,
         pages: Sequence[memoryview],
         owner: str = "",
         between: Callable[[], None] = lambda: None,
+        hold: Hold = nullcontext,
     ) -> int:
         def held() -> None:
             self.entered.set()
             assert self.go_on.wait(DEADLINE_S)
             between()
 
-        return super().write(ids, first_page, pages, owner, held)
+        return super().write(ids, first_page, pages, owner, held, hold)
 
 
 @pytest.fixture

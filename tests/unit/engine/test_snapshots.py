@@ -3,111 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from sipd.engine.kv_cache import PagePool
-from sipd.engine.pass_plan import Sequence as Running
-from sipd.engine.prefix_cache import PrefixCache
 from sipd.engine.request import Request
-from sipd.engine.reuse import Reuse
 from sipd.engine.sampling import SamplingOptions
-from sipd.engine.snapshot_index import Segment
-from sipd.engine.snapshot_worker import Done, SnapshotResult, SnapshotWorker
-from sipd.engine.snapshots import FORGET_EVERY_S, MIN_RESTORED, Snapshots
-from sipd.errors import EngineFault, StorageFault
+from sipd.engine.snapshot_lease import Lease, LeaseEndedError
+from sipd.engine.snapshot_worker import SnapshotResult
+from sipd.engine.snapshots import FORGET_EVERY_S, MAX_READ_S, MAX_WRITE_S, MIN_RESTORED
+from sipd.errors import StorageFault
 from sipd.kernels.binding import PAGE_POSITIONS as PAGE
 from tests.unit.engine.fake_executor import Sink
-from tests.unit.engine.snapshot_pages import PAGE_BYTES, files_in, open_store, pages_of, write
-
-MIN_TOKENS = 3 * PAGE
+from tests.unit.engine.snapshot_kit import MIN_TOKENS, Kit
+from tests.unit.engine.snapshot_pages import files_in, pages_of, write
 
 
 def numbers(n: int, first: int = 0) -> tuple[int, ...]:
     return tuple(range(first, first + n))
-
-
-@dataclass
-class FakeWorker:
-    """Takes jobs and does nothing until a test says how they ended."""
-
-    is_full: bool = False
-    reads: list[tuple[list[Segment], Done]] = field(default_factory=list)
-    writes: list[tuple[tuple[int, ...], int, list[memoryview], Done, str]] = field(default_factory=list)
-    removed: list[str] = field(default_factory=list)
-    idle_removals: list[tuple[float, list[str]]] = field(default_factory=list)
-
-    def read(self, segments: Sequence[Segment], pages: Sequence[memoryview], done: Done) -> bool:
-        if not self.is_full:
-            assert len(pages) == sum(segment.n_pages for segment in segments)
-            self.reads.append((list(segments), done))
-        return not self.is_full
-
-    def write(
-        self, ids: Sequence[int], first_page: int, pages: Sequence[memoryview], done: Done, owner: str = ""
-    ) -> bool:
-        if not self.is_full:
-            self.writes.append((tuple(ids), first_page, list(pages), done, owner))
-        return not self.is_full
-
-    def remove_owner(self, owner: str) -> bool:
-        self.removed.append(owner)
-        return True
-
-    def remove_idle(self, idle_s: float, live_owners: Sequence[str]) -> bool:
-        self.idle_removals.append((idle_s, list(live_owners)))
-        return True
-
-    def close(self, _timeout_s: float) -> bool:
-        for _, done in self.reads:
-            done(SnapshotResult(error=EngineFault("stopping")))
-        return True
-
-
-class Kit:
-    """Snapshots over a folder, and a pool whose pages are bytes."""
-
-    def __init__(self, folder: Path, n_pages: int = 16) -> None:
-        self.memory = bytearray(n_pages * PAGE_BYTES)
-        self.pool = PagePool(n_pages, PAGE_BYTES)
-        self.cache = PrefixCache(self.pool)
-        self.reuse = Reuse(self.pool, self.cache)
-        self.store = open_store(folder)
-        self.snapshots = Snapshots(self.store, self.reuse, self.page, MIN_TOKENS, 60.0)
-        self.real_worker = self.snapshots._worker
-        self.worker = FakeWorker()
-        self.snapshots._worker = cast("SnapshotWorker", self.worker)
-        self.n_woken = 0
-        self.snapshots.wake = self.count_wake
-
-    def count_wake(self) -> None:
-        self.n_woken += 1
-
-    def page(self, index: int) -> memoryview:
-        return memoryview(self.memory)[index * PAGE_BYTES : (index + 1) * PAGE_BYTES]
-
-    def admit(self, ids: tuple[int, ...], session: str = "", max_tokens: int = 1) -> Running:
-        request = Request("r", ids, max_tokens, SamplingOptions(), Sink(), session=session)
-        sequence = self.reuse.admit(request)
-        assert sequence is not None
-        return sequence
-
-    def compute(self, sequence: Running) -> None:
-        ids = sequence.request.prompt_ids
-        sequence.pages.cover(len(ids))
-        first = sequence.request.n_computed // PAGE
-        for page, content in zip(sequence.pages.pages[first:], pages_of(ids, first), strict=True):
-            self.page(page)[:] = content
-        sequence.request.n_computed = len(ids)
-        self.reuse.computed(sequence)
-
-    def check(self) -> None:
-        assert self.pool.n_promised == 0
-        assert self.pool.n_filled == self.cache.n_idle
 
 
 @pytest.fixture
@@ -188,18 +102,70 @@ def test_a_read_that_fails_leaves_its_tokens_to_be_computed(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("error", [None, StorageFault("p", 0, "bad")])
-def test_pages_of_a_request_that_ended_are_held_until_the_disk_is_done(kit: Kit, error: StorageFault | None) -> None:
+def test_pages_of_a_request_that_ended_are_taken_from_the_disk_at_once(kit: Kit, error: StorageFault | None) -> None:
     write(kit.store, numbers(100))
     sequence = kit.admit(numbers(100))
     kit.snapshots.restore(sequence)
     kit.snapshots.abandon(sequence)
-    kit.snapshots.finish()
-    assert (kit.pool.n_filled, kit.pool.n_promised) == (4, 4)
+    assert is_ended(kit.worker.leases[0])
+    kit.check()
     kit.worker.reads[0][1](SnapshotResult(n_positions=99, error=error))
     kit.snapshots.finish()
-    assert kit.pool.n_filled == 0
-    assert not kit.snapshots._orphans
+    assert sequence.request.n_computed == 0
     kit.check()
+
+
+def is_ended(lease: Lease) -> bool:
+    try:
+        with lease.hold():
+            return False
+    except LeaseEndedError:
+        return True
+
+
+@pytest.mark.parametrize(("is_hung", "seconds"), [(True, 0.0), (False, MAX_READ_S)], ids=["hung", "slow"])
+def test_a_prompt_that_the_disk_is_late_with_is_computed(kit: Kit, seconds: float, *, is_hung: bool) -> None:
+    write(kit.store, numbers(PAGE + 100))
+    kit.compute(first := kit.admit(numbers(PAGE)))
+    sequence = kit.admit(numbers(PAGE + 100))
+    kit.snapshots.restore(sequence)
+    kit.snapshots.finish()
+    assert sequence.is_restoring
+    kit.worker.is_hung, kit.now = is_hung, kit.now + seconds
+    kit.snapshots.finish()
+    assert (sequence.is_restoring, sequence.request.n_computed) == (False, PAGE)
+    assert is_ended(kit.worker.leases[0])
+    kit.worker.reads[0][1](SnapshotResult(n_positions=PAGE + 99))
+    kit.snapshots.finish()
+    assert (sequence.request.n_computed, sequence.request.usage.restored_tokens) == (PAGE, 0), "too late"
+    kit.reuse.end(sequence)
+    kit.reuse.end(first)
+    kit.check()
+
+
+@pytest.mark.parametrize(("is_hung", "seconds"), [(True, 0.0), (False, MAX_WRITE_S)], ids=["hung", "slow"])
+def test_a_writer_that_is_late_loses_its_pages(kit: Kit, seconds: float, *, is_hung: bool) -> None:
+    sequence = kit.admit(numbers(MIN_TOKENS))
+    kit.compute(sequence)
+    kit.snapshots.keep_prompt(sequence)
+    kit.reuse.end(sequence)
+    kit.snapshots.finish()
+    assert kit.pool.n_promised == 3
+    kit.worker.is_hung, kit.now = is_hung, kit.now + seconds
+    kit.snapshots.finish()
+    assert is_ended(kit.worker.leases[0])
+    kit.check()
+    kit.worker.writes[0][3](SnapshotResult())
+    kit.snapshots.finish()
+    kit.check()
+
+
+def test_a_disk_that_hangs_is_a_fault_that_names_its_folder_until_it_moves(kit: Kit, tmp_path: Path) -> None:
+    assert kit.snapshots.fault is None
+    kit.worker.is_hung = True
+    assert kit.snapshots.fault == (str(tmp_path), "the disk has not answered for 20 s, nothing is read either")
+    kit.worker.is_hung = False
+    assert kit.snapshots.fault is None
 
 
 def test_a_stop_gives_the_pages_of_reads_in_flight_back(kit: Kit) -> None:

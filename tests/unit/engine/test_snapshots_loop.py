@@ -17,6 +17,8 @@ from sipd.engine.reuse import Reuse
 from sipd.engine.sampler import Sampler
 from sipd.engine.sampling import SamplingOptions
 from sipd.engine.snapshot_index import Segment
+from sipd.engine.snapshot_lease import Hold
+from sipd.engine.snapshot_worker import HANG_S
 from sipd.engine.snapshots import Snapshots
 from sipd.errors import Draining, StorageFault
 from sipd.kernels import binding
@@ -48,13 +50,19 @@ class DiskRig:
         write(store, range(6 * PAGE))
         read = store.read
 
-        def held_read(segment: Segment, into: Sequence[memoryview]) -> None:
+        def held_read(segment: Segment, into: Sequence[memoryview], hold: Hold) -> None:
             on_read(self)
-            read(segment, into)
+            read(segment, into, hold)
 
-        store.read = held_read  # type: ignore[method-assign]
+        store.read = held_read  # type: ignore[method-assign, assignment]
+        self.now = 0.0
         self.snapshots = Snapshots(
-            store, self.reuse, lambda page: memory[page * PAGE_BYTES : (page + 1) * PAGE_BYTES], 512, 60.0
+            store,
+            self.reuse,
+            lambda page: memory[page * PAGE_BYTES : (page + 1) * PAGE_BYTES],
+            512,
+            60.0,
+            lambda: self.now,
         )
         limits = EngineLimits(context_tokens=512, max_active=4, max_queued=8, rows_while_decoding=64)
         sampler = Sampler(binding.load_library(), VOCAB_SIZE)
@@ -104,16 +112,16 @@ def test_others_go_on_while_a_prompt_is_read(tmp_path: Path) -> None:
         assert reading.reason() is FinishReason.LENGTH
 
 
-def test_a_request_cancelled_while_its_pages_are_read_ends_at_once_and_its_pages_later(tmp_path: Path) -> None:
+def test_a_request_cancelled_while_its_pages_are_read_ends_at_once_and_gives_its_pages_back(tmp_path: Path) -> None:
     gate = threading.Event()
     with disk_rig(tmp_path, lambda _: gate.wait(DEADLINE_S)) as made:
         request, sink = made.submit(range(6 * PAGE))
         assert sink.has_started.wait(DEADLINE_S)
         made.engine.cancel(request)
         assert sink.reason() is FinishReason.CANCELLED
-        assert made.pool.n_filled == 6
-        gate.set()
         assert made.submit((7, 8))[1].reason() is FinishReason.LENGTH
+        assert made.pool.n_filled == 1, "the other request's, in the cache"
+        gate.set()
 
 
 def test_a_stop_in_the_middle_of_a_read_waits_for_it_and_frees_its_pages(tmp_path: Path) -> None:
@@ -151,3 +159,23 @@ def test_a_fault_that_nobody_foresaw_while_reading_is_computed_too(tmp_path: Pat
         usage = sink.wait().usage
         assert (usage.cached_tokens, usage.restored_tokens) == (PAGE, 0)
         assert sink.ids == [6 * PAGE, 6 * PAGE + 1, 6 * PAGE + 2]
+
+
+def test_a_request_waits_no_longer_than_a_hung_disk_is_given(tmp_path: Path) -> None:
+    gate, entered = threading.Event(), threading.Event()
+
+    def hang(_made: DiskRig) -> None:
+        entered.set()
+        assert gate.wait(DEADLINE_S)
+
+    with disk_rig(tmp_path, hang) as made:
+        _, sink = made.submit(range(6 * PAGE))
+        assert entered.wait(DEADLINE_S)
+        made.now += HANG_S
+        assert sink.reason() is FinishReason.LENGTH
+        assert sink.ids == [6 * PAGE, 6 * PAGE + 1, 6 * PAGE + 2]
+        fault = made.engine.status().snapshot_fault
+        assert fault is not None
+        assert fault[0] == str(tmp_path)
+        gate.set()
+    assert made.engine.status().restored_tokens_total == 0

@@ -25,6 +25,7 @@ from sipd.engine.request import (
 )
 from sipd.errors import Cancelled, Draining, InvalidRequest, SipdError
 from sipd.memory import Ledger
+from sipd.server.events import Events
 from sipd.server.journal import RequestJournal
 from sipd.server.served_model import QuantShare, ServedModel, WeightsFile
 from sipd.server.service import GrpcService, build_service
@@ -222,6 +223,7 @@ class Running:
     engine: FakeEngine
     service: GrpcService
     records: list[dict[str, str]]
+    told: list[dict[str, str]]  # events
     outcomes: list[Outcome]
 
     def generate(self, channel: grpc.aio.Channel, request: pb.GenerateRequest, timeout: float | None = WAIT_S) -> Any:
@@ -254,20 +256,22 @@ async def running(
     """Runs a server on `target` (default: a Unix socket in `folder`), and yields it with a channel to it."""
     engine = engine or FakeEngine()
     records: list[dict[str, str]] = []
+    told: list[dict[str, str]] = []
     outcomes: list[Outcome] = []
     state = ServiceState(config or Config())
     state.served = served_model(engine, has_text=has_text, max_prompt_bytes=max_prompt_bytes)
     state.state = DaemonState.SERVING
     state.ledger = Ledger(512 << 20, 30 << 20, 4 << 20)
     journal = RequestJournal(lambda message, **fields: records.append({"MESSAGE": message, **fields}))
-    service = await build_service(state, journal, None, outcomes.append)
+    events = Events(lambda message, **fields: told.append({"MESSAGE": message, **fields}))
+    service = await build_service(state, journal, None, outcomes.append, events)
     target = target or f"unix:{folder}/test.sock"
     port = service.server.add_insecure_port(target)
     target = target.removesuffix(":0") + (f":{port}" if target.endswith(":0") else "")
     await service.server.start()
     try:
         async with grpc.aio.insecure_channel(target) as channel:
-            yield Running(target, state, engine, service, records, outcomes), channel
+            yield Running(target, state, engine, service, records, told, outcomes), channel
     finally:
         engine.stop()
         await service.server.stop(0)

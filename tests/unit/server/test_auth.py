@@ -15,6 +15,7 @@ from sipd.config import Config
 from sipd.errors import ConfigError
 from sipd.server.auth import TokenFile, TokenInterceptor
 from sipd.server.client_identity import identify_client
+from sipd.server.events import Events
 from sipd.server.journal import RequestJournal
 from sipd.server.service import build_service
 from sipd.server.service_state import DaemonState, ServiceState
@@ -99,7 +100,7 @@ def call_status(tmp_path: Path, metadata: tuple[tuple[str, str], ...], method: s
     async def main() -> Any:
         state = ServiceState(Config(), state=DaemonState.SERVING, served=served_model(FakeEngine()))
         tokens = TokenFile(token_file(tmp_path, TOKEN))
-        service = await build_service(state, RequestJournal(None), tokens, lambda _outcome: None)
+        service = await build_service(state, RequestJournal(None), tokens, lambda _outcome: None, Events())
         service.server.add_insecure_port(f"unix:{tmp_path}/s")
         await service.server.start()
         try:

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import ast
 import logging
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from sipd.errors import ConfigError, DataLoss, OverBudget, StorageFault
+from sipd.errors import ConfigError, DataLoss, StorageFault
 from sipd.memory import MemoryLimit, Shortfall
-from sipd.server.events import KINDS, MESSAGE_IDS, Events
+from sipd.server import events
+from sipd.server.events import KINDS, MESSAGE_IDS, EventKind, Events
 
 MIB = 1024**2
+PACKAGE = Path(events.__file__).parents[1]
 
 
 class Journal:
@@ -26,23 +30,23 @@ class Journal:
         self.sent.append({"MESSAGE": message, **fields})
 
 
-def write_all(events: Events) -> None:
-    events.started("tiny", "unix:/run/sipd/s")
-    events.stopped(3.0)
-    events.engine_dead("boom")
-    events.storage(StorageFault("/m.gguf", 4096, "read failed with EIO"))
-    events.storage(DataLoss("/m.gguf", 4096, "the file ends early"))
+def write_all(writer: Events) -> None:
+    writer.started("tiny", "unix:/run/sipd/s")
+    writer.stopped(3.0)
+    writer.engine_dead("boom")
+    writer.storage(StorageFault("/m.gguf", 4096, "read failed with EIO"))
+    writer.storage(DataLoss("/m.gguf", 4096, "the file ends early"))
     low, high = MemoryLimit(300 * MIB, "cgroup v2"), MemoryLimit(400 * MIB, "cgroup v2")
-    events.limit_changed(high, low, Shortfall(300 * MIB, 350 * MIB))
-    events.limit_changed(low, high, Shortfall(400 * MIB, 350 * MIB))
-    events.memory_shrunk(50 * MIB, Shortfall(300 * MIB, 300 * MIB))
-    events.limit_met(7, 600.0, 300 * MIB, 200 * MIB)
-    events.oom_kill(1, "/sys/fs/cgroup/system.slice")
-    events.request_refused("r1", OverBudget("too much"))
-    events.reloaded("the tokens")
-    events.reload_failed(ConfigError("token_file", "gone"))
-    events.snapshot_failed("/var/cache/sipd", "No space left on device")
-    events.clock_jumped(3600.0)
+    writer.limit_changed(high, low, Shortfall(300 * MIB, 350 * MIB))
+    writer.limit_changed(low, high, Shortfall(400 * MIB, 350 * MIB))
+    writer.memory_shrunk(50 * MIB, Shortfall(300 * MIB, 300 * MIB))
+    writer.limit_met(7, 600.0, 300 * MIB, 200 * MIB)
+    writer.oom_kill(1, "/sys/fs/cgroup/system.slice")
+    writer.request_refused("r1", "OVER_BUDGET", "too much", 1)
+    writer.reloaded("the tokens")
+    writer.reload_failed(ConfigError("token_file", "gone"))
+    writer.snapshot_failed("/var/cache/sipd", "No space left on device")
+    writer.clock_jumped(3600.0)
 
 
 def test_every_kind_has_an_id_and_a_name_of_its_own() -> None:
@@ -55,6 +59,31 @@ def test_every_kind_is_written_by_one_function() -> None:
     write_all(Events(journal.send))
     assert Counter(each["SIPD_EVENT"] for each in journal.sent) == Counter(kind.name for kind in KINDS)
     assert all(each["MESSAGE_ID"] == MESSAGE_IDS[each["SIPD_EVENT"]] for each in journal.sent)
+
+
+def callers(events_method: str) -> list[str]:
+    """Returns the files of sipd/ that call a method of their `events` or `_events`."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == events_method:
+                owner = node.func.value
+                name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
+                found += [path.name] * (name in {"events", "_events"})
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_every_kind_is_written_by_somebody(kind: EventKind) -> None:
+    names = {name for name, value in vars(events).items() if value is kind}
+    writers = [
+        function.name
+        for function in ast.walk(ast.parse(Path(events.__file__).read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef)
+        and any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(function))
+    ]
+    assert writers
+    assert [writer for writer in writers if not callers(writer)] == []
 
 
 def test_a_lowered_limit_names_both_numbers_and_what_is_too_much() -> None:
@@ -91,13 +120,13 @@ def test_a_journal_that_fails_is_replaced_by_lines(
 ) -> None:
     monkeypatch.setattr(logging.getLogger("sipd"), "propagate", True)
     journal = Journal()
-    events = Events(journal.send)
+    writer = Events(journal.send)
     journal.is_broken = True
     with caplog.at_level(logging.INFO, "sipd.event"):
-        events.stopped(1.0)
+        writer.stopped(1.0)
     journal.is_broken = False
     with caplog.at_level(logging.INFO, "sipd.event"):
-        events.stopped(2.0)
+        writer.stopped(2.0)
     assert journal.sent == []
     assert [message for message in caplog.messages if message.startswith("stopped")] == [
         "stopped (event=stopped uptime_s=1)",

@@ -463,8 +463,23 @@ def test_a_request_is_refused_while_more_is_granted_than_a_lowered_limit_holds(t
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "lowered to 314572800 bytes while " in str(caught.value.details())
         assert server.records[-1]["SIPD_ERROR"] == "MEMORY_LIMIT_LOWERED"
+        assert [(told["SIPD_EVENT"], told["SIPD_ERROR"]) for told in server.told] == [
+            ("request_refused", "MEMORY_LIMIT_LOWERED")
+        ]
         ledger.relimit(MemoryLimit(512 << 20, "cgroup v2", 512 << 20))
         events = [event async for event in server.generate(channel, pb.GenerateRequest(prompt="hello"))]
         assert events[-1].HasField("finished")
 
     run(tmp_path, body)
+
+
+def test_a_request_that_the_engine_has_no_room_for_is_an_event_of_the_journal(tmp_path: Path) -> None:
+    async def body(server: Running, channel: grpc.aio.Channel) -> list[dict[str, str]]:
+        for name in ("first", "second"):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await server.generate(channel, prompt(request_id=name)).read()
+        return server.told
+
+    (told,) = run(tmp_path, body, FakeEngine(refusal=OverBudget("9 KV pages, the budget holds 8")))
+    assert told["MESSAGE"] == "request first refused: 9 KV pages, the budget holds 8"
+    assert (told["SIPD_EVENT"], told["SIPD_ERROR"]) == ("request_refused", "OVER_BUDGET")

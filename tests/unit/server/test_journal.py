@@ -119,6 +119,21 @@ def test_a_journal_that_fails_is_replaced_by_stderr(caplog: pytest.LogCaptureFix
     assert caplog.messages[1].startswith("request request_id=abc")
 
 
+def test_a_flood_of_refused_requests_leaves_room_for_all_else(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    sent: list[str] = []
+    writer = RequestJournal(lambda _message, **fields: sent.append(fields["SIPD_FINISH_REASON"]), lambda: now)
+    for _ in range(journal.MOST_REFUSED + 7):
+        writer.write(record(finish_reason="refused"))
+    writer.write(record())
+    assert (sent.count("refused"), sent.count("stop")) == (journal.MOST_REFUSED, 1)
+    now += journal.BURST_S
+    with caplog.at_level(logging.INFO, "sipd.request"):
+        writer.write(record(finish_reason="refused"))
+    assert sent.count("refused") == journal.MOST_REFUSED + 1
+    assert caplog.messages == ["7 more requests were refused in 30 s: they left no records"]
+
+
 def test_odd_values_stay_on_one_quoted_line() -> None:
     assert logfmt({"SIPD_MODEL": 'a "b"\n=c', "SIPD_ERROR": ""}) == 'model="a \\"b\\" =c" error=""'
 

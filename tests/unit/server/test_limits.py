@@ -17,6 +17,7 @@ import pytest
 from sipd.config import Config
 from sipd.server import service as limits
 from sipd.server.certificates import CertificateFiles
+from sipd.server.events import Events
 from sipd.server.journal import RequestJournal
 from sipd.server.service import STATUS, build_service
 from sipd.server.service_state import DaemonState, ServiceState
@@ -42,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> TlsFolder:
 @asynccontextmanager
 async def serving(folder: TlsFolder) -> AsyncIterator[Ports]:
     state = ServiceState(Config(), state=DaemonState.SERVING, served=served_model(FakeEngine()))
-    service = await build_service(state, RequestJournal(None), None, lambda _outcome: None)
+    service = await build_service(state, RequestJournal(None), None, lambda _outcome: None, Events())
     tls = ServerTls(CertificateFiles(folder.path / "server.crt", folder.path / "server.key", None))
     plain = service.server.add_insecure_port("127.0.0.1:0")
     secure = service.server.add_secure_port("127.0.0.1:0", tls.credentials())

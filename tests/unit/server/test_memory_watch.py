@@ -14,20 +14,31 @@ from tests.unit.test_cgroup import V2, machine
 MIB = 1024**2
 
 
-class ShrinkingEngine:
-    """Gives pinned weights back when `border` comes, as much as is too much then."""
+class FittingEngine:
+    """When `border` comes, gives back what is too much of its pinned weights, or takes back what there is room for."""
 
     def __init__(self, pins: Grant) -> None:
         self._pins = pins
+        self._most = pins.n_bytes
         self._over: Callable[[], int] | None = None
+        self._room: Callable[[], int] | None = None
 
     def shrink(self, over: Callable[[], int]) -> None:
         self._over = over
 
+    def grow(self, room: Callable[[], int]) -> None:
+        self._room = room
+
     def border(self) -> None:
         if self._over is not None:
             self._pins.resize(max(0, self._pins.n_bytes - self._over()))
-            self._over = None
+        if self._room is not None:
+            self._pins.resize(min(self._most, self._pins.n_bytes + self._room()))
+        self._over = self._room = None
+
+    @property
+    def pinned(self) -> int:
+        return self._pins.n_bytes
 
 
 class Board:
@@ -44,7 +55,7 @@ class Board:
         }
         proc = machine(folder, "0::/a/b\n", [V2], files)
         self.ledger: Ledger = open_ledger(None, proc)
-        self.engine = ShrinkingEngine(self.ledger.grant("pinned weights", pinned_bytes))
+        self.engine = FittingEngine(self.ledger.grant("pinned weights", pinned_bytes))
         self.watch = MemoryWatch(
             self.ledger,
             self.engine,
@@ -96,6 +107,34 @@ def test_what_cannot_be_given_back_stays_a_shortfall_until_the_limit_is_raised(b
     board.set(memory_max=str(800 * MIB))
     assert board.events()[-1] == "limit_raised"
     assert board.ledger.shortfall().n_bytes == 0
+
+
+def test_what_was_given_back_is_taken_again_as_far_as_a_raised_limit_goes(board: Board) -> None:
+    needed = board.ledger.shortfall().needed_bytes
+    board.set(memory_max=str(needed - 100 * MIB))
+    board.watch.look()
+    board.engine.border()
+    lowest = board.engine.pinned
+    board.set(memory_max=str(needed - 40 * MIB))
+    assert board.events()[-1] == "limit_raised"
+    board.engine.border()
+    assert lowest < board.engine.pinned < 300 * MIB
+    assert (board.ledger.remaining(), board.ledger.shortfall().n_bytes) == (0, 0)
+    board.set(memory_max=str(800 * MIB))
+    n_told = len(board.events())
+    board.engine.border()
+    assert board.engine.pinned == 300 * MIB
+    assert len(board.events()) == n_told
+
+
+def test_a_limit_that_is_raised_and_still_too_low_takes_nothing_back(board: Board) -> None:
+    board.set(memory_max=str(10 * MIB))
+    board.watch.look()
+    board.engine.border()
+    board.set(memory_max=str(11 * MIB))
+    assert board.events()[-1] == "limit_raised"
+    board.engine.border()
+    assert board.engine.pinned == 0
 
 
 def test_an_engine_that_cannot_shrink_is_left_alone(board: Board) -> None:

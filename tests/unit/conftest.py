@@ -1,0 +1,8 @@
+"""Property tests have no deadline per example: a busy machine is no fault."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+settings.register_profile("unit", deadline=None)
+settings.load_profile("unit")
