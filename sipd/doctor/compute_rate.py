@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from sipd.kernels import binding
+from sipd.kernels.operations import MatmulArguments, Operations
 from sipd.models.program import Program
 from sipd.weights.tensor_table import QuantType
 
@@ -38,7 +39,7 @@ def measure_compute(
     if isa == "numpy" or not library.sipd_isa_count():
         return None
     index = binding.isa_index(library, isa)
-    ops: binding.Operations = library.sipd_isa_ops(index).contents
+    ops: Operations = library.sipd_isa_ops(index).contents
     quant_type, n_in = _largest(program)
     row_bytes = quant_type.row_bytes(n_in)
     n_panels = max(1, _TILE_BYTES // (row_bytes * binding.PANEL_ROWS))
@@ -46,7 +47,7 @@ def measure_compute(
     tile_bytes = n_out * row_bytes
     weights, scratch = mmap.mmap(-1, _N_TILES * tile_bytes + _TILE_BYTES), mmap.mmap(-1, _SCRATCH_BYTES)
     inputs, outputs = mmap.mmap(-1, n_in * (4 + _Q8_BYTES)), mmap.mmap(-1, 4 * n_out)
-    arguments = binding.MatmulArguments(
+    arguments = MatmulArguments(
         type=quant_type.type_id,
         n_in=n_in,
         n_out=n_out,

@@ -1,6 +1,6 @@
 """The C ABI of the kernel library: the only place that knows it. Calls release the GIL.
 
-Invariant: every structure here has the layout of its twin in sipd.h or contract.h.
+Invariant: every structure here has the layout of its twin in sipd.h.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_uint64, c_void_p
 from pathlib import Path
+
+from sipd.kernels.operations import Operations
 
 PAGE_POSITIONS = 32  # SIPD_PAGE
 PANEL_ROWS = 16  # SIPD_PANEL
@@ -202,79 +204,6 @@ class SampleOut(Structure):
     """sipd_sample_out."""
 
     _fields_ = [("id", c_int32), ("logprob", c_float), ("top_ids", c_int32 * 20), ("top_logprobs", c_float * 20)]
-
-
-class Q8Block(Structure):
-    """sipd_q8_block."""
-
-    _fields_ = [
-        ("q", ctypes.c_int8 * 32),
-        ("d", c_float),
-        ("s", c_float),
-        ("nsum8", c_int32),
-        ("nsum8_lo", c_int32),
-    ]
-
-
-class MatmulArguments(Structure):
-    """sipd_matmul."""
-
-    _fields_ = [
-        ("type", c_int32),
-        ("is_packed", c_int32),
-        ("n_in", c_int32),
-        ("n_out", c_int32),
-        ("row_bytes", c_int64),
-        ("w", c_void_p),
-        ("xq", c_void_p),
-        ("xf", c_void_p),
-        ("xf_stride", c_int64),
-        ("n_rows", c_int32),
-        ("add", c_int32),
-        ("out", c_void_p),
-        ("out_stride", c_int64),
-        ("bias", c_void_p),
-    ]
-
-
-class AttentionArguments(Structure):
-    """sipd_attention."""
-
-    _fields_ = [
-        ("q", c_void_p),
-        ("out", c_void_p),
-        ("q_stride", c_int64),
-        ("positions", c_void_p),
-        ("n_rows", c_int32),
-        ("head0", c_int32),
-        ("n_heads", c_int32),
-        ("kv_head", c_int32),
-        ("n_kv_heads", c_int32),
-        ("head_dim", c_int32),
-        ("scale", c_float),
-        ("arena", c_void_p),
-        ("page_bytes", c_int64),
-        ("layer_offset", c_int64),
-        ("pages", c_void_p),
-    ]
-
-
-class Operations(Structure):
-    """sipd_ops: one instruction set's table; tests call its entries one by one."""
-
-    _fields_ = [
-        ("name", c_char_p),
-        ("lanes", c_int32),
-        ("quantize", ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_void_p)),
-        ("rms_norm", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int32, c_float, c_void_p)),
-        ("silu_mul", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int32, c_void_p)),
-        ("rope", ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_int32, c_int32, c_int32, c_void_p)),
-        ("store_kv", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int32, c_int32, c_int32, c_void_p)),
-        ("attention", ctypes.CFUNCTYPE(None, POINTER(AttentionArguments), c_void_p)),
-        ("matmul", ctypes.CFUNCTYPE(None, POINTER(MatmulArguments), c_int32, c_int32, c_void_p)),
-        ("repack", ctypes.CFUNCTYPE(None, c_int32, c_void_p, c_int64, c_int32, c_void_p)),
-        ("extract_row", ctypes.CFUNCTYPE(None, c_int32, c_void_p, c_int64, c_int32, c_int32, c_void_p)),
-    ]
 
 
 _SIGNATURES = {

@@ -188,7 +188,9 @@ static void run_rows(sipd_model *m, const sipd_op *op, int n_rows, void (*job)(v
   sipd_model_run(m, n_rows < 4, job, &j);
 }
 
+/* A dropped sequence's row is 0, as in the twin: the head multiplies it, and no layer has computed it. */
 static void select_rows(sipd_model *m) {
+  memset(m->selected, 0, sizeof(float) * (size_t)m->n_logits * (size_t)m->c.d_model);
   for (int r = 0; r < m->n_rows; r++)
     if (m->rows[r].logits >= 0)
       memcpy(m->selected + (int64_t)m->rows[r].logits * m->c.d_model, m->x + (int64_t)r * m->c.d_model,

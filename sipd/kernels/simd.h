@@ -103,6 +103,19 @@ INLINE uint16_t float_to_half_portable(float f) {
   return (uint16_t)(sign | (magnitude - 0x38000000u) >> 13);
 }
 
+#if defined(SIPD_AVX512) || defined(SIPD_AVX2)
+INLINE __m128i gather8_u16(const uint8_t *p, int64_t stride) {
+  __m128i v = _mm_cvtsi32_si128(load_u16(p));
+  v = _mm_insert_epi16(v, load_u16(p + stride), 1);
+  v = _mm_insert_epi16(v, load_u16(p + 2 * stride), 2);
+  v = _mm_insert_epi16(v, load_u16(p + 3 * stride), 3);
+  v = _mm_insert_epi16(v, load_u16(p + 4 * stride), 4);
+  v = _mm_insert_epi16(v, load_u16(p + 5 * stride), 5);
+  v = _mm_insert_epi16(v, load_u16(p + 6 * stride), 6);
+  return _mm_insert_epi16(v, load_u16(p + 7 * stride), 7);
+}
+#endif
+
 #if defined(SIPD_AVX512)
 
 INLINE vf to_float(vi v) { return (vf)_mm512_cvtepi32_ps((__m512i)v); }
@@ -138,16 +151,6 @@ INLINE void transpose16(const uint8_t *p, int64_t stride, vu *out) {
                   _mm512_unpackhi_epi64(AB, CD)};
   /* lane 4j + i of t holds row i + 4j: already in order, since 128-bit part j came from rows 4j .. 4j + 3 */
   for (int g = 0; g < 4; g++) out[g] = (vu)t[g];
-}
-INLINE __m128i gather8_u16(const uint8_t *p, int64_t stride) {
-  __m128i v = _mm_cvtsi32_si128(load_u16(p));
-  v = _mm_insert_epi16(v, load_u16(p + stride), 1);
-  v = _mm_insert_epi16(v, load_u16(p + 2 * stride), 2);
-  v = _mm_insert_epi16(v, load_u16(p + 3 * stride), 3);
-  v = _mm_insert_epi16(v, load_u16(p + 4 * stride), 4);
-  v = _mm_insert_epi16(v, load_u16(p + 5 * stride), 5);
-  v = _mm_insert_epi16(v, load_u16(p + 6 * stride), 6);
-  return _mm_insert_epi16(v, load_u16(p + 7 * stride), 7);
 }
 INLINE vf gather_half(const uint8_t *p, int64_t stride) {
   __m256i v = _mm256_castsi128_si256(gather8_u16(p, stride));
@@ -199,17 +202,7 @@ INLINE void transpose16(const uint8_t *p, int64_t stride, vu *out) {
   out[2] = (vu)_mm256_unpacklo_epi64(AB, CD);
   out[3] = (vu)_mm256_unpackhi_epi64(AB, CD);
 }
-INLINE vf gather_half(const uint8_t *p, int64_t stride) {
-  __m128i v = _mm_cvtsi32_si128(load_u16(p));
-  v = _mm_insert_epi16(v, load_u16(p + stride), 1);
-  v = _mm_insert_epi16(v, load_u16(p + 2 * stride), 2);
-  v = _mm_insert_epi16(v, load_u16(p + 3 * stride), 3);
-  v = _mm_insert_epi16(v, load_u16(p + 4 * stride), 4);
-  v = _mm_insert_epi16(v, load_u16(p + 5 * stride), 5);
-  v = _mm_insert_epi16(v, load_u16(p + 6 * stride), 6);
-  v = _mm_insert_epi16(v, load_u16(p + 7 * stride), 7);
-  return (vf)_mm256_cvtph_ps(v);
-}
+INLINE vf gather_half(const uint8_t *p, int64_t stride) { return (vf)_mm256_cvtph_ps(gather8_u16(p, stride)); }
 
 #elif defined(SIPD_NEON)
 

@@ -7,13 +7,29 @@
 #include "mapping.h"
 #include "stream.h"
 
-/* Gives the whole pages of an extent's place back; places begin and end at borders of PLACE bytes. */
-static void drop_pin(sipd_stream *s, int32_t e) {
-  const sipd_extent *x = &s->extents[e];
-  const int64_t page = sysconf(_SC_PAGESIZE), span = (x->offset % PLACE + x->length + PLACE - 1) / PLACE * PLACE;
-  const int64_t begin = (x->pin_offset + page - 1) / page * page, end = (x->pin_offset + span) / page * page;
-  if (end > begin) madvise(s->pins + begin, (size_t)(end - begin), MADV_DONTNEED);
-  atomic_store(&s->pin_state[e], PIN_EMPTY);
+/* Gives the whole pages of [begin, end) of the pins back; returns whether there are any. */
+static int drop_pages(sipd_stream *s, int64_t begin, int64_t end) {
+  const int64_t page = sysconf(_SC_PAGESIZE), first = (begin + page - 1) / page * page, last = end / page * page;
+  if (last > first) madvise(s->pins + first, (size_t)(last - first), MADV_DONTNEED);
+  return last > first;
+}
+
+/* Takes over what is pinned. Places begin and end at borders of PLACE bytes, pages may be larger: what goes back is what
+ * lies between the places that stay, so that a page that two others share goes as well. */
+static void drop_pins(sipd_stream *s, const uint8_t *is_pinned) {
+  int64_t begin = 0;
+  int has_gaps = 0;
+  for (int32_t e = 0; e < s->config.n_extents; e++) {
+    sipd_extent *x = &s->extents[e];
+    if (x->is_pinned && !is_pinned[e]) atomic_store(&s->pin_state[e], PIN_EMPTY);
+    x->is_pinned = is_pinned[e];
+    if (!x->is_pinned) continue;
+    has_gaps |= drop_pages(s, begin, x->pin_offset);
+    begin = x->pin_offset + (x->offset % PLACE + x->length + PLACE - 1) / PLACE * PLACE;
+  }
+  has_gaps |= drop_pages(s, begin, s->config.pin_bytes);
+  /* where there are gaps the kernel would make huge pages of what is left, and fill them again */
+  madvise(s->pins, s->pins_bytes, has_gaps ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
 }
 
 /* Another ring in the place of the present one, which nobody reads into or from. */
@@ -41,10 +57,7 @@ int sipd_stream_repin(sipd_stream *s, const uint8_t *is_pinned, int32_t n_slots,
   }
   pthread_mutex_lock(&s->mutex);
   sipd_stream_quiesce(s);
-  for (int32_t e = 0; e < s->config.n_extents; e++) {
-    if (s->extents[e].is_pinned && !is_pinned[e]) drop_pin(s, e);
-    s->extents[e].is_pinned = is_pinned[e];
-  }
+  drop_pins(s, is_pinned);
   if (is_new_ring) {
     replace_ring(s, ring, ring_bytes, slots, free_buffers);
     s->config.n_slots = n_slots;

@@ -23,6 +23,7 @@ import pytest
 from sipd.weights.tensor_table import QuantType
 from tests.acceptance.daemons import REPOSITORY, START_S, Daemon, next_ids, read_reply, request_for
 from tests.builders import build_gguf
+from tests.hostile.shim import compiled_shim
 
 PROMPT = tuple(range(5, 25))
 # Serves with a disk that SIGUSR1 breaks and SIGUSR2 mends; the shim stands before pread.
@@ -167,14 +168,7 @@ def test_a_request_that_finds_no_room_is_named_with_the_reason(start: Start) -> 
 
 @pytest.fixture(scope="session")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shim, compiled."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler here")
-    target = tmp_path_factory.mktemp("shim") / "pread_shim.so"
-    source = REPOSITORY / "tests" / "hostile" / "pread_shim.c"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-Wall", "-o", target, source, "-ldl"], check=True)
-    return target
+    return compiled_shim(tmp_path_factory.mktemp("shim"))
 
 
 def test_a_disk_that_comes_back_within_seconds_is_a_warning_and_no_failed_request(start: Start, shim: Path) -> None:

@@ -8,20 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "block_layout.h"
+#include "../hostile/weight_types.h"
 #include "dequantize.h"
-#include "sipd.h"
 
 extern const sipd_ops OPERATIONS;
-
-static const int types[] = {SIPD_F32,  SIPD_F16,  SIPD_BF16, SIPD_Q4_0, SIPD_Q4_1, SIPD_Q5_0,
-                            SIPD_Q5_1, SIPD_Q8_0, SIPD_Q4_K, SIPD_Q5_K, SIPD_Q6_K};
-
-static int64_t row_size(int type, int n_in) {
-  if (type == SIPD_F32) return 4 * (int64_t)n_in;
-  if (!sipd_is_block_type(type)) return 2 * (int64_t)n_in;
-  return (int64_t)n_in / block_weights(type) * block_bytes(type);
-}
 
 static void *allocated(int64_t n_bytes) {
   void *p = malloc((size_t)n_bytes);
@@ -41,13 +31,11 @@ static uint8_t *copied(const uint8_t *from, int64_t n_bytes) {
   return p;
 }
 
-/* Equal bits, or NaN on both sides: which NaN comes out of an addition is the machine's choice. */
 static void require_equal(const float *a, const float *b, int n, int type) {
-  for (int i = 0; i < n; i++)
-    if (memcmp(a + i, b + i, 4) && !(a[i] != a[i] && b[i] != b[i])) {
-      fprintf(stderr, "type %d: output %d is %a, packed %a\n", type, i, (double)a[i], (double)b[i]);
-      abort();
-    }
+  const int i = first_unequal(a, b, n);
+  if (i < 0) return;
+  fprintf(stderr, "type %d: output %d is %a, packed %a\n", type, i, (double)a[i], (double)b[i]);
+  abort();
 }
 
 static void check_rows(int type, const uint8_t *weights, int n_in, int n_out) {

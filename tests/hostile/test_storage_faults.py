@@ -19,6 +19,7 @@ from sipd.engine.planned_model import needed_bytes, open_planned_model
 from sipd.weights.gguf import read_gguf
 from sipd.weights.tensor_table import QuantType
 from tests.builders import build_gguf
+from tests.hostile.shim import compiled_shim
 from tests.hostile.storage_driver import DEFAULTS, Driver
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,14 +29,7 @@ SHAPES = [{}, {"ring_slots": 8, "readers": 4}, {"ring_slots": 3, "readers": 8}, 
 
 @pytest.fixture(scope="session")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shim, compiled."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler here")
-    target = tmp_path_factory.mktemp("shim") / "pread_shim.so"
-    source = Path(__file__).with_name("pread_shim.c")
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-Wall", "-o", target, source, "-ldl"], check=True)
-    return target
+    return compiled_shim(tmp_path_factory.mktemp("shim"))
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "block_layout.h"
 #include "dequantize.h"
-#include "sipd.h"
+#include "weight_types.h"
 
 extern const sipd_ops OPERATIONS;
 
@@ -26,22 +25,6 @@ static void *random_bytes(int64_t n) {
   uint8_t *p = malloc((size_t)n);
   for (int64_t i = 0; i < n; i++) p[i] = random_byte();
   return p;
-}
-
-static const int types[] = {SIPD_F32,  SIPD_F16,  SIPD_BF16, SIPD_Q4_0, SIPD_Q4_1, SIPD_Q5_0,
-                            SIPD_Q5_1, SIPD_Q8_0, SIPD_Q4_K, SIPD_Q5_K, SIPD_Q6_K};
-
-static int64_t row_size(int type, int n_in) {
-  if (type == SIPD_F32) return 4 * (int64_t)n_in;
-  if (!sipd_is_block_type(type)) return 2 * (int64_t)n_in;
-  return (int64_t)n_in / block_weights(type) * block_bytes(type);
-}
-
-/* Equal bits, or NaN on both sides: which NaN comes out of an addition is the machine's choice. */
-static int differ(const float *a, const float *b, int n) {
-  for (int i = 0; i < n; i++)
-    if (memcmp(a + i, b + i, 4) && !(a[i] != a[i] && b[i] != b[i])) return 1;
-  return 0;
 }
 
 static int check(int type, int n_in, int n_out, int n_rows) {
@@ -79,7 +62,7 @@ static int check(int type, int n_in, int n_out, int n_rows) {
     m.is_packed = 1;
     m.out = packed;
     OPERATIONS.matmul(&m, 0, n_panels, scratch);
-    is_wrong |= differ(out, packed, n_rows * n_out);
+    is_wrong |= first_unequal(out, packed, n_rows * n_out) >= 0;
     free(before);
     free(found);
   }

@@ -4,45 +4,31 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sipd.engine.request import FinishReason
-from sipd.errors import SipdError
 from sipd.server import events, journal
 from sipd.server.journal import REQUEST_MESSAGE_ID
+from tests.unit.document import rows, section, status_cells
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/operating.md").read_text(encoding="utf-8")
-LOCAL = {"CONFIG_REFUSED", "MODEL_REFUSED", "BUDGET_TOO_SMALL", "PULL_FAILED"}
-
-
-def rows(heading: str) -> list[list[str]]:
-    """Returns the cells of the table rows below a heading that begin with a name in backquotes."""
-    text = re.split(r"\n##", TEXT.split(f"# {heading}\n")[1])[0]
-    return [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| `")
-    ]
-
-
-def errors(root: type[SipdError] = SipdError) -> Iterator[type[SipdError]]:
-    yield root
-    for each in root.__subclasses__():
-        yield from errors(each) if each.__module__ == SipdError.__module__ else ()
 
 
 def test_every_reason_stands_there_with_its_status_or_exit_code() -> None:
-    wanted = {
-        each.reason: f"exit {each.exit_code}" if each.reason in LOCAL else f"`{each.grpc_status}`" for each in errors()
-    }
-    assert {row[0].strip("`"): row[1] for row in rows("Reasons")} == wanted
+    found = {row[0].strip("`"): row[1] for row in rows(section(TEXT, "Reasons"))}
+    assert found == status_cells("exit ")
 
 
 def fields(heading: str) -> dict[str, str]:
     """Returns field → unit of the table below a heading."""
-    return {row[0].strip("`"): row[1] for row in rows(heading) if row[0].startswith("`SIPD_") and len(row[0]) > 2}
+    return {
+        row[0].strip("`"): row[1]
+        for row in rows(section(TEXT, heading))
+        if row[0].startswith("`SIPD_") and len(row[0]) > 2
+    }
 
 
 def test_every_field_of_a_request_record_stands_there_in_order() -> None:
@@ -65,12 +51,16 @@ def test_fields_have_the_unit_that_their_name_ends_with(heading: str) -> None:
 
 def test_every_event_stands_there_with_its_id_and_level() -> None:
     wanted = {kind.name: (kind.message_id, logging.getLevelName(kind.level).lower()) for kind in events.KINDS}
-    found = {row[0].strip("`"): (row[1].strip("`"), row[2]) for row in rows("Other events") if row[1].startswith("`8")}
+    found = {
+        row[0].strip("`"): (row[1].strip("`"), row[2])
+        for row in rows(section(TEXT, "Other events"))
+        if row[1].startswith("`8")
+    }
     assert found == wanted
 
 
 def test_every_finish_reason_stands_there() -> None:
-    cell = next(row[2] for row in rows("Records of requests") if row[0] == "`SIPD_FINISH_REASON`")
+    cell = next(row[2] for row in rows(section(TEXT, "Records of requests")) if row[0] == "`SIPD_FINISH_REASON`")
     assert set(re.findall(r"`(\w+)`", cell)) == {each.value for each in FinishReason} | {"refused"}
 
 

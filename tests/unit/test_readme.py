@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from sipd.config import SETTINGS
 from sipd.engine.request import FinishReason, Usage
-from sipd.errors import SipdError
 from sipd.process_memory import ProcessMemory
 from sipd.server.journal import REQUEST_MESSAGE_ID, RequestRecord, record_fields
+from tests.unit.document import rows, section, status_cells
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def section(title: str) -> str:
-    """Returns the text below a heading of the second level."""
-    return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
-
-
-def rows(text: str) -> list[list[str]]:
-    """Returns the cells of every table row that begins with a name in backquotes."""
-    return [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| `")
-    ]
-
-
-def errors(root: type[SipdError] = SipdError) -> Iterator[type[SipdError]]:
-    yield root
-    for each in root.__subclasses__():
-        yield from errors(each) if each.__module__ == SipdError.__module__ else ()
 
 
 def test_it_opens_with_the_two_commands() -> None:
@@ -39,15 +20,12 @@ def test_it_opens_with_the_two_commands() -> None:
 
 
 def test_the_error_tables_hold_every_reason_with_its_status_or_exit_code() -> None:
-    local = {"CONFIG_REFUSED", "MODEL_REFUSED", "BUDGET_TOO_SMALL", "PULL_FAILED"}
-    wanted = {
-        each.reason: str(each.exit_code) if each.reason in local else f"`{each.grpc_status}`" for each in errors()
-    }
-    assert {row[0].strip("`"): row[1] for row in rows(section("Errors"))} == wanted
+    found = {row[0].strip("`"): row[1] for row in rows(section(README, "Errors"))}
+    assert found == status_cells("")
 
 
 def test_the_settings_table_holds_every_setting_in_order() -> None:
-    assert [row[0].strip("`") for row in rows(section("Settings"))] == list(SETTINGS)
+    assert [row[0].strip("`") for row in rows(section(README, "Settings"))] == list(SETTINGS)
 
 
 def test_the_journal_table_holds_every_field_and_every_finish_reason() -> None:
@@ -66,13 +44,13 @@ def test_the_journal_table_holds_every_field_and_every_finish_reason() -> None:
         priority="p",
         session="s",
     )
-    assert re.findall(r"`(SIPD_\w+)`", section("The journal")) == list(record_fields(record))
-    reasons = next(row for row in rows(section("The journal")) if "FINISH_REASON" in row[0])[1]
+    assert re.findall(r"`(SIPD_\w+)`", section(README, "The journal")) == list(record_fields(record))
+    reasons = next(row for row in rows(section(README, "The journal")) if "FINISH_REASON" in row[0])[1]
     assert set(re.findall(r"`(\w+)`", reasons)) == {each.value for each in FinishReason} | {"refused"}
 
 
 def test_the_message_id_is_the_same_in_code_catalog_and_readme() -> None:
-    assert REQUEST_MESSAGE_ID in section("The journal")
+    assert REQUEST_MESSAGE_ID in section(README, "The journal")
     assert f"\n-- {REQUEST_MESSAGE_ID}\n" in (ROOT / "systemd/sipd.catalog").read_text(encoding="utf-8")
 
 

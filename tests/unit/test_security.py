@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sipd.config import Config
 from sipd.server import receive_gate, service, service_state
+from tests.unit.document import cells
 
 TEXT = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
 
@@ -13,7 +14,7 @@ TEXT = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
 def limit(what: str) -> str:
     """Returns the second cell of the row that begins with `what`."""
     (row,) = [line for line in TEXT.splitlines() if line.startswith(f"| {what}")]
-    return row.strip("|").split("|")[1].strip()
+    return cells(row)[1]
 
 
 def test_the_sizes_are_those_of_the_server() -> None:

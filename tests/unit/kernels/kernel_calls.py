@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sipd.kernels import binding
+from sipd.kernels.operations import AttentionArguments, MatmulArguments, Operations
 from sipd.weights.tensor_table import QuantType
 from tests.quant_blocks import random_blocks
 
@@ -61,9 +62,9 @@ class Table:
     isa: str
 
     @property
-    def ops(self) -> binding.Operations:
+    def ops(self) -> Operations:
         pointer = LIBRARY.sipd_isa_ops(binding.isa_index(LIBRARY, self.isa))
-        table: binding.Operations = pointer.contents
+        table: Operations = pointer.contents
         return table
 
     def quantize(self, x: F32) -> NDArray[np.void]:
@@ -107,7 +108,7 @@ class Table:
         out = np.full_like(q, np.nan)
         scratch = scratch_buffer(2 * PAGE * 256 * 4 + n_rows * step * (272 * 4 + 8))
         for head0 in range(0, n_heads, step):
-            arguments = binding.AttentionArguments(
+            arguments = AttentionArguments(
                 q=q.ctypes.data, out=out.ctypes.data, q_stride=n_heads * head_dim, positions=positions.ctypes.data,
                 n_rows=n_rows, head0=head0, n_heads=step, kv_head=head0 // group, n_kv_heads=n_kv_heads,
                 head_dim=head_dim, scale=scale, arena=arena.ctypes.data, page_bytes=arena.strides[0], layer_offset=0,
@@ -144,7 +145,7 @@ class Table:
             out[:, :n_out] = onto
         x = np.ascontiguousarray(x)
         xq = self.quantize(x) if quant_type.block_size > 1 else np.zeros(0, Q8_DTYPE)
-        arguments = binding.MatmulArguments(
+        arguments = MatmulArguments(
             type=quant_type.type_id, is_packed=int(packed), n_in=n_in, n_out=n_out, row_bytes=weights.shape[1],
             w=w.ctypes.data, xq=xq.ctypes.data, xf=x.ctypes.data, xf_stride=n_in, n_rows=x.shape[0],
             add=int(onto is not None), out=out.ctypes.data, out_stride=n_out + 5,

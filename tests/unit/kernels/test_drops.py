@@ -249,3 +249,12 @@ def test_pages_of_a_dropped_sequence_can_be_given_to_another(path: Path, isa: st
         for page in range(N_PAGES):
             model.forward.page(page)[:] = b"\xff" * len(model.forward.page(page))  # no number at all
         assert_same_bits(model.prompt_logits(prompt), fresh)
+
+
+@pytest.mark.parametrize("isa", [*ISAS, "numpy"])
+def test_logits_of_a_dropped_sequence_hold_nothing_of_an_earlier_pass(path: Path, isa: str) -> None:
+    with prepared(path, Setting(isa=isa)) as model:
+        run_now(model)
+        drop(model, {1})
+        run_now(model)
+        assert [bool(model.logits(len(SAMPLING))[index].any()) for index in range(3)] == [True, False, True]

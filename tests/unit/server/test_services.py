@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +17,8 @@ from sipd.server import service
 from sipd.server.service import GENERATION, MODEL, STATUS
 from sipd.server.service_state import DaemonState
 from sipd.v1 import generation_pb2, model_pb2, status_pb2
-from tests.unit.server.fakes import END_ID, WAIT_S, FakeEngine, Running, rest, running
-
-Body = Callable[[Running, grpc.aio.Channel], Awaitable[Any]]
-
-
-def run(folder: Path, body: Body, engine: FakeEngine | None = None, **options: Any) -> Any:
-    async def main() -> Any:
-        async with asyncio.timeout(4 * WAIT_S), running(folder, engine, **options) as (server, channel):
-            return await body(server, channel)
-
-    return asyncio.run(main())
+from tests.unit.server.calls import run
+from tests.unit.server.fakes import END_ID, WAIT_S, FakeEngine, Running, rest
 
 
 async def unary(channel: grpc.aio.Channel, method: str, request: Any, response: Any) -> Any:

@@ -15,8 +15,8 @@ from google.rpc import error_details_pb2, status_pb2
 from sipd.config import Config
 from sipd.engine.request import Priority, Request
 from sipd.v1 import generation_pb2 as pb
+from tests.unit.server.calls import events, failure, prompt, run
 from tests.unit.server.fakes import WAIT_S, FakeEngine, Running, rest
-from tests.unit.server.test_generation import events, failure, prompt, run
 
 LOOPBACK = "127.0.0.1:0"
 
