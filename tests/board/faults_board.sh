@@ -4,9 +4,6 @@
 source "$(dirname "$0")/board_steps.sh"
 MODELS=/var/lib/sipd/models
 
-generate() { sipc generate --target unix:/run/sipd/sipd.sock "${1:-Once}" --max-tokens "${2:-2}"; }
-now() { date +%s; }
-write_settings() { printf 'model = "%s"\n' "$1" >/etc/sipd/sipd.toml; }
 # The daemon must end with 78, stay down, and say why: refused TEXT
 refused() {
     local since
