@@ -89,7 +89,7 @@ def build_engine(config: Config, checkpoint: Checkpoint, ledger: Ledger) -> Engi
     )
     pool = PagePool(layout.forward.n_pages, page_bytes(program))
     reuse = _reuse(config, pool, forward)
-    least = pages_for(min(layout.context_tokens, MIN_CONTEXT))
+    least = pages_for(min(layout.context_tokens, 2 * MIN_CONTEXT))  # a prompt, and the reply of a default length
     page_memory = PageMemory(pool, grants[KV_TERM], forward.page, least)
     sampler = Sampler(library, program.hyperparameters.vocab_size)
     snapshots = open_snapshots(config, checkpoint, reuse, forward, executor.arithmetic_contract, ledger)

@@ -105,5 +105,5 @@ def charge(plan: PassPlan, result: PassResult) -> None:
         usage.head_bytes += result.head_bytes
         usage.embedding_bytes += result.embedding_bytes
         usage.storage_wait_s += result.storage_wait_s
-        if not sequence.request.output_ids:
+        if sequence.request.n_computed < len(sequence.request.prompt_ids):
             usage.prefill_passes += 1

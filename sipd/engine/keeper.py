@@ -46,6 +46,16 @@ class Keeper:
         elif (kept := self.reuse.end(sequence)) is not None and self.reuse.sessions is not None:
             self._keep_session(sequence.request.session, kept, now)
 
+    def give_way(self, sequence: Sequence) -> None:
+        """A sequence goes back to the queue: its pages may be found again, but its session's turn is not over.
+
+        Nothing of it goes to the disk: that would hold the pages that somebody waits for.
+        """
+        if sequence.is_restoring and self._snapshots is not None:
+            self._snapshots.abandon(sequence)
+        else:
+            self.reuse.end(sequence)
+
     def keep_house(self, now: float) -> None:
         """Takes over what the disk has done, and lets go of sessions that nobody came back to."""
         sessions = self.reuse.sessions
@@ -63,7 +73,7 @@ class Keeper:
             self.reuse.cache.clear()
 
     def close(self) -> bool:
-        """Ends the disk's work; False when it hangs, with pages in its hands."""
+        """Ends the disk's work; False when it hangs and its thread is left behind, which touches no page any more."""
         return self._snapshots is None or self._snapshots.close()
 
     def _keep_session(self, key: str, kept: Kept, now: float) -> None:

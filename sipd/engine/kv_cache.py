@@ -88,8 +88,8 @@ class PagePool:
         """Puts up to `n_pages` retired pages back into the pool, the lowest first; returns how many."""
         back = self._retired[:n_pages]
         self._retired = self._retired[len(back) :]
+        self.n_pages += len(back)  # first: another thread may count the filled ones meanwhile
         self._free = sorted(self._free + back, reverse=True)
-        self.n_pages += len(back)
         return len(back)
 
 
@@ -116,6 +116,11 @@ class PageList:
     def n_positions(self) -> int:
         """Positions that the pages have room for."""
         return len(self.pages) * PAGE_POSITIONS
+
+    @property
+    def n_promised(self) -> int:
+        """Pages of its own that it holds or may still take."""
+        return self._n_promised
 
     def share(self, page: int) -> None:
         """Appends a page of the prefix cache, which has its own promise."""

@@ -225,7 +225,7 @@ class Engine:
             self._wake.notify_all()
         self._thread.join()
         if not self._keeper.close():
-            _LOG.warning("a snapshot hangs in the disk: the memory of its pages is left to it")
+            _LOG.warning("a snapshot hangs in the disk: its thread is left behind")
             return
         self._drafters.close()
         self._executor.close()
@@ -286,9 +286,9 @@ class Engine:
             return True
 
     def _give_way(self, sequence: Sequence) -> None:
-        """A sequence that goes back to the queue leaves what it has as one that has ended does."""
+        """A sequence goes back to the queue."""
         self._drafters.forget(sequence)
-        self._keeper.end(sequence, time.monotonic())
+        self._keeper.give_way(sequence)
 
     def _rest(self) -> None:
         """Waits a moment for readers to catch up."""

@@ -74,7 +74,7 @@ class Sink(Protocol):
     """Where the engine thread delivers; implementations must not block and must not raise."""
 
     def started(self) -> None:
-        """The request was admitted: its first pass begins."""
+        """The request was admitted: its passes begin. Again after it gave way."""
 
     def token(self, token: SampledToken) -> bool:
         """One token; returns True when the text is complete (a stop string matched) and the request shall end."""
@@ -158,4 +158,4 @@ class EngineStatus:
     progress_count: int  # grows with every block done and every idle tick
     is_alive: bool
     last_error: str
-    snapshot_fault: tuple[str, str] | None  # path and cause, while snapshots cannot be written
+    snapshot_fault: tuple[str, str] | None  # path and cause, while snapshots cannot be written or hang

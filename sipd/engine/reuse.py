@@ -58,9 +58,12 @@ class Reuse:
             sequence.pages.share(node.page)
         request.n_computed = len(match.nodes) * PAGE_POSITIONS
         self._copy_partial(cache, match, sequence)
-        if not request.usage.passes:  # what it finds again of its own was computed at its cost
-            request.usage.cached_tokens = request.n_computed
-            self.cached_tokens += request.n_computed
+        usage = request.usage
+        if not usage.passes:  # what it finds again of its own was computed at its cost
+            # less what it was given when it was admitted before, and gave way before its first pass
+            self.cached_tokens += request.n_computed - usage.cached_tokens
+            self.restored_tokens -= usage.restored_tokens
+            usage.cached_tokens, usage.restored_tokens = request.n_computed, 0
         return sequence
 
     def _copy_partial(self, cache: PrefixCache, match: Match, sequence: Sequence) -> None:

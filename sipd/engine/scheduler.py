@@ -64,7 +64,10 @@ class Scheduler:
         return self._order(self.waiting).index(request) + 1 if request in self.waiting else 0
 
     def admit(self) -> list[Sequence]:
-        """Moves requests from the queue as long as the next one's worst case fits; returns the new sequences."""
+        """Moves requests from the queue as long as the next one's worst case fits; returns the new sequences.
+
+        Background sequences may go the other way, to make room.
+        """
         admitted: list[Sequence] = []
         while self.waiting:
             request = self._order(self.waiting)[0]
@@ -93,8 +96,10 @@ class Scheduler:
         if request.priority is not Priority.INTERACTIVE or not yielding:
             return False
         pool = self._reuse.pool
-        most = pool.n_pages - pool.n_promised + sum(worst_case_pages(each.request) for each in yielding)
-        if worst_case_pages(request) > most:
+        users = Counter(node for each in yielding for node in each.chain)
+        freed = sum(each.pages.n_promised for each in yielding)
+        freed += sum(node.n_users == n for node, n in users.items())  # others, or the disk, hold the rest
+        if worst_case_pages(request) > pool.n_pages - pool.n_promised + freed:
             return False
         sequence = yielding[-1]
         self.active.remove(sequence)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 
 from sipd.config import Config
@@ -50,17 +51,20 @@ def open_snapshots(  # noqa: PLR0917 - the parts of an engine
 
 
 def _open_store(folder: Path, cap_bytes: int, key: ModelKey, index_bytes: int) -> SnapshotStore | None:
-    """The store; None when the disk does not come to an end with it."""
-    opened: list[SnapshotStore] = []
+    """The store, or what it raises; None when the disk does not come to an end with it."""
+    opening: Future[SnapshotStore] = Future()
 
     def open_store() -> None:
-        opened.append(SnapshotStore(folder, cap_bytes, key, index_bytes))
+        try:
+            opening.set_result(SnapshotStore(folder, cap_bytes, key, index_bytes))
+        except BaseException as error:  # noqa: BLE001 - raised by the caller
+            opening.set_exception(error)
 
-    thread = threading.Thread(target=open_store, name="sipd-snapshot-start", daemon=True)
-    thread.start()
-    thread.join(OPEN_S)
-    if opened:
-        return opened[0]
+    threading.Thread(target=open_store, name="sipd-snapshot-start", daemon=True).start()
+    try:
+        return opening.result(OPEN_S)
+    except TimeoutError:
+        pass
     _LOG.warning("%s: the disk has not answered for %g s: no snapshots until a restart", folder, OPEN_S)
     return None
 

@@ -1,4 +1,4 @@
-"""The C ABI of the kernel library: the only place that knows it. Calls release the GIL.
+"""The C ABI of the kernel library, but for single operations (operations.py). Calls release the GIL.
 
 Invariant: every structure here has the layout of its twin in sipd.h.
 """

@@ -1,4 +1,4 @@
-/* stream_repin: which extents are pinned, changed between passes, when memory has to be given back. */
+/* stream_repin: which extents are pinned, changed between passes, when the memory limit moves. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -16,9 +16,11 @@ static int drop_pages(sipd_stream *s, int64_t begin, int64_t end) {
 
 /* Takes over what is pinned. Places begin and end at borders of PLACE bytes, pages may be larger: what goes back is what
  * lies between the places that stay, so that a page that two others share goes as well. */
-static void drop_pins(sipd_stream *s, const uint8_t *is_pinned) {
+static void take_over_pins(sipd_stream *s, const uint8_t *is_pinned) {
   int64_t begin = 0;
   int has_gaps = 0;
+  /* where there are gaps the kernel would make huge pages of what is left, and fill them again */
+  madvise(s->pins, s->pins_bytes, MADV_NOHUGEPAGE);
   for (int32_t e = 0; e < s->config.n_extents; e++) {
     sipd_extent *x = &s->extents[e];
     if (x->is_pinned && !is_pinned[e]) atomic_store(&s->pin_state[e], PIN_EMPTY);
@@ -28,8 +30,7 @@ static void drop_pins(sipd_stream *s, const uint8_t *is_pinned) {
     begin = x->pin_offset + (x->offset % PLACE + x->length + PLACE - 1) / PLACE * PLACE;
   }
   has_gaps |= drop_pages(s, begin, s->config.pin_bytes);
-  /* where there are gaps the kernel would make huge pages of what is left, and fill them again */
-  madvise(s->pins, s->pins_bytes, has_gaps ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
+  if (!has_gaps) madvise(s->pins, s->pins_bytes, MADV_HUGEPAGE);
 }
 
 /* Another ring in the place of the present one, which nobody reads into or from. */
@@ -57,7 +58,7 @@ int sipd_stream_repin(sipd_stream *s, const uint8_t *is_pinned, int32_t n_slots,
   }
   pthread_mutex_lock(&s->mutex);
   sipd_stream_quiesce(s);
-  drop_pins(s, is_pinned);
+  take_over_pins(s, is_pinned);
   if (is_new_ring) {
     replace_ring(s, ring, ring_bytes, slots, free_buffers);
     s->config.n_slots = n_slots;

@@ -82,7 +82,7 @@ class MemoryWatch:
             return
         if self._ledger.shortfall().n_bytes:
             self._engine.shrink(lambda: self._ledger.shortfall().n_bytes)
-        elif change is not None and change.now.n_bytes > change.before.n_bytes:
+        elif change is not None:  # below a budget of one's own only the room for program files comes and goes
             self._engine.grow(self._ledger.remaining)
 
     def _look_at_kills(self) -> None:

@@ -49,6 +49,31 @@ def test_a_row_costs_the_slope_between_few_and_many_rows() -> None:
     assert pace.pass_s(51) == pytest.approx(0.02 + 51 * 0.003)
 
 
+def test_the_order_of_passes_does_not_matter() -> None:
+    prompt_first = seen((101, 0.323, 0.0), (1, 0.023, 0.0))
+    assert prompt_first.row_s == pytest.approx(0.003)
+    assert prompt_first.row_s == seen((1, 0.023, 0.0), (101, 0.323, 0.0)).row_s
+
+
+def test_a_wrong_cost_is_mended_by_the_small_passes_that_it_led_to() -> None:
+    pace = linear(0.0, 0.001, 0.0)
+    pace.observe(64, 0.5, 0.0, 64 * 1000)  # a hiccup
+    floor = pace.row_cap(1, 4000)
+    for first in range(4000, 4400, 20):
+        pace.observe(20, 0.02, 0.0, 20 * first)
+    assert floor < 30
+    assert pace.row_cap(1, 4400) > 80
+
+
+def test_the_positions_of_decoders_are_not_put_down_to_prompts() -> None:
+    pace = Pace(None, MAX_ROWS)
+    pace.observe(8, 0.008 + 8 * 4000 * 1e-6, 0.0, 8 * 4000)
+    for first in (0, 1000):
+        pace.observe(72, 0.072 + 1e-6 * (8 * 4000 + 64 * first), 0.0, 8 * 4000 + 64 * first)
+    assert pace.row_s == pytest.approx(0.001)
+    assert pace._cost.position_s == pytest.approx(1e-6)
+
+
 def test_a_pass_lasts_as_long_as_storage_until_compute_takes_longer() -> None:
     pace = linear(0.0, 0.01, 1.0)
     assert pace.pass_s(1) == pytest.approx(1.0)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sipd.engine.kv_cache import PagePool
 from sipd.engine.pace import Pace
 from sipd.engine.pass_plan import Sequence
+from sipd.engine.prefix_cache import PrefixCache
 from sipd.engine.request import Priority, Request
 from sipd.engine.reuse import Reuse, worst_case_pages
 from sipd.engine.sampling import SamplingOptions
@@ -307,6 +308,25 @@ def test_nobody_gives_way_in_vain() -> None:
     made.waiting.append(large)
     assert made.admit() == []
     assert [sequence.request for sequence in made.active] == [first, slow]
+
+
+def test_pages_that_others_read_too_are_nothing_to_give_way_for() -> None:
+    reuse = Reuse(pool := PagePool(6, 1), PrefixCache(pool))
+    made = Scheduler(reuse, Pace(256, 256), 256, 4, 256)
+    made.waiting.append(request(130))
+    (first,) = made.admit()
+    first.pages.cover(129)
+    first.n_rows = 129
+    complete([first])
+    reuse.computed(first)
+    slow = request(130)
+    slow.priority = Priority.BACKGROUND
+    made.waiting.append(slow)
+    (second,) = made.admit()
+    assert (len(second.chain), pool.n_promised) == (4, 6)
+    made.waiting.append(request(60))  # two pages: one would come free
+    assert made.admit() == []
+    assert [sequence.request for sequence in made.active] == [first.request, slow]
 
 
 def test_the_background_request_that_began_last_gives_way_first_and_interactive_ones_never_do() -> None:

@@ -44,7 +44,7 @@ class FittingEngine:
 class Board:
     """A daemon's memory watch in a cgroup that the test writes."""
 
-    def __init__(self, folder: Path, pinned_bytes: int = 0) -> None:
+    def __init__(self, folder: Path, pinned_bytes: int = 0, budget_bytes: int | None = None) -> None:
         self.folder = folder
         self.now = self.wall = 1000.0
         self.sent: list[dict[str, str]] = []
@@ -54,7 +54,7 @@ class Board:
             "cg/a/b/memory.max": str(800 * MIB),
         }
         proc = machine(folder, "0::/a/b\n", [V2], files)
-        self.ledger: Ledger = open_ledger(None, proc)
+        self.ledger: Ledger = open_ledger(budget_bytes, proc)
         self.engine = FittingEngine(self.ledger.grant("pinned weights", pinned_bytes))
         self.watch = MemoryWatch(
             self.ledger,
@@ -125,6 +125,20 @@ def test_what_was_given_back_is_taken_again_as_far_as_a_raised_limit_goes(board:
     board.engine.border()
     assert board.engine.pinned == 300 * MIB
     assert len(board.events()) == n_told
+
+
+def test_what_was_given_back_under_a_budget_of_ones_own_is_taken_again_too(tmp_path: Path) -> None:
+    board = Board(tmp_path, 300 * MIB, budget_bytes=400 * MIB)
+    board.ledger.file_bytes = 100 * MIB  # have room in 800 MiB, not in 410
+    board.ledger.grant("caches", board.ledger.remaining())
+    board.set(memory_max=str(410 * MIB))
+    board.watch.look()
+    board.engine.border()
+    assert board.engine.pinned < 300 * MIB
+    board.set(memory_max=str(800 * MIB))
+    board.watch.look()
+    board.engine.border()
+    assert board.engine.pinned == 300 * MIB
 
 
 def test_a_limit_that_is_raised_and_still_too_low_takes_nothing_back(board: Board) -> None:

@@ -49,7 +49,7 @@ class GenerationServiceServicer(object):
     def Generate(self, request, context):
         """Streams accepted, then progress and token events, then finished, and ends with status OK.
         Statuses: INVALID_ARGUMENT (field named), NOT_FOUND (model), RESOURCE_EXHAUSTED (queue full or too many requests of
-        one client, both with RetryInfo, or the request could never fit the budget), UNAVAILABLE (draining, or storage fails), DATA_LOSS (model file changed),
+        one client, both with RetryInfo, or the request does not fit the memory there is), UNAVAILABLE (draining, or storage fails), DATA_LOSS (model file changed),
         DEADLINE_EXCEEDED, CANCELLED, UNAUTHENTICATED, INTERNAL. Each carries google.rpc.ErrorInfo with a stable reason.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
