@@ -1,14 +1,17 @@
 """The `sipd` command: argument parsing and wiring; nothing else.
 
 Invariant: whatever goes wrong, the one-line reason is the last line on stderr and the exit code is the error's own
-(78 for configuration, model and budget, so that systemd does not restart-loop them).
+(78 for configuration, model and budget, so that systemd does not restart-loop them; 74 for output that is full).
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
+import io
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,11 +19,13 @@ from pathlib import Path
 import sipd
 from sipd.config import SETTINGS, Config, default_models_dir, load_config, read_systemd_environment, setting_help
 from sipd.errors import EX_SOFTWARE, ConfigError, SipdError
+from sipd.foreign_text import printable
 from sipd.process_memory import keep_heap_small
 
-_EX_USAGE = 64
+_EX_USAGE, _EX_IOERR = 64, 74
 _INTERRUPTED = 130  # 128 + SIGINT, as shells do
 _CERTIFICATE_DAYS = 825  # the longest that common TLS stacks take from an authority of one's own
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _ENGINE_SETTINGS: tuple[str, ...] = (
     *("budget", "context", "threads", "max_requests", "rows_per_pass", "direct_io"),
     *("isa", "tile_bytes", "ring_slots", "readers", "pin"),
@@ -31,23 +36,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one subcommand; returns the exit code."""
     arguments = _parser().parse_args(argv)
     run: Callable[[argparse.Namespace], int] = arguments.run
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file name need not be Unicode
     try:
-        return run(arguments)
+        return _with_flush(run, arguments)
     except SipdError as error:
         _print_error(str(error))
         return error.exit_code
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:  # `sipd plan … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
     except Exception as error:
+        if run is not _serve and isinstance(error, OSError) and error.errno in _DISK_FULL and error.filename is None:
+            _drop_output()
+            _print_error(f"cannot write the output: {error.strerror}")
+            return _EX_IOERR
         logging.getLogger("sipd").exception("internal fault")
         _print_error(f"internal fault: {type(error).__name__}: {error}")
         return EX_SOFTWARE
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    # Until the daemon takes it: nothing is read yet that could be read again, and imports take seconds on a board.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     config = _config(arguments, SETTINGS)
     if config.model is None:
         raise ConfigError("model", "not set, wanted --model PATH, SIPD_MODEL or a line in the configuration file")
@@ -262,5 +275,20 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _with_flush(run: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+    """Returns the exit code; raises OSError for output that cannot be written, which would else be found at exit."""
+    try:
+        return run(arguments)
+    finally:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+
+
+def _drop_output() -> None:
+    """Has the interpreter's flush at exit go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _print_error(text: str) -> None:
-    print(f"sipd: {' '.join(text.split())}", file=sys.stderr)
+    if sys.stderr is not None:  # print would take standard output instead
+        print(f"sipd: {printable(' '.join(text.split()))}", file=sys.stderr)

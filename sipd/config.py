@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from sipd.errors import ConfigError
+from sipd.foreign_text import sendable
 from sipd.listen_address import ListenAddress, parse_listen_address
-from sipd.size import parse_size
+from sipd.plain_file import read_plain_file
+from sipd.size import format_size, parse_size
 
 DEFAULT_FILE = Path("/etc/sipd/sipd.toml")
 ISAS = ("auto", "numpy", "portable", "avx2", "avx512vnni", "neon", "neon_dotprod", "neon_i8mm")
 # Environment names that start with SIPD_ and are none of the daemon's: the client's and the tests'.
 _FOREIGN_ENVIRONMENT = frozenset({"SIPD_CONFIG", "SIPD_TARGET", "SIPD_TOKEN", "SIPD_SHARED"})
+_MOST = 2**31 - 1  # what C takes for a count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,7 @@ class Config:
 
     model: Path | None = field(default=None, metadata={"kind": "path", "help": "GGUF file or checkpoint directory"})
     model_name: str | None = field(
-        default=None, metadata={"kind": "text", "help": "name that requests ask for (default: the file's name)"}
+        default=None, metadata={"kind": "name", "help": "name that requests ask for (default: the file's name)"}
     )
     listen: tuple[ListenAddress, ...] = field(
         default=(ListenAddress("127.0.0.1", 50051),),
@@ -43,13 +46,16 @@ class Config:
         metadata={"kind": "size", "help": "ceiling on anonymous memory: 512M, 1.5G (default: the cgroup's limit)"},
     )
     context: int | None = field(
-        default=None, metadata={"kind": "count", "help": "tokens of prompt and reply together (default: by budget)"}
+        default=None,
+        metadata={"kind": "count", "least": 2, "help": "tokens of prompt and reply together (default: by budget)"},
     )
     threads: int | None = field(
         default=None, metadata={"kind": "count", "help": "compute threads (default: the CPUs that are allowed)"}
     )
     max_requests: int = field(default=8, metadata={"kind": "count", "help": "requests that share passes (default: 8)"})
-    max_queued: int = field(default=32, metadata={"kind": "count0", "help": "requests that may wait (default: 32)"})
+    max_queued: int = field(
+        default=32, metadata={"kind": "count", "least": 0, "help": "requests that may wait (default: 32)"}
+    )
     rows_per_pass: int | None = field(
         default=None, metadata={"kind": "count", "help": "token positions of one pass (default: by budget)"}
     )
@@ -62,13 +68,15 @@ class Config:
         default=None, metadata={"kind": "count", "help": "buffers of the ring (default: by budget)"}
     )
     readers: int | None = field(
-        default=None, metadata={"kind": "count", "help": "reads in flight (default: by a probe at start)"}
+        default=None,
+        metadata={"kind": "count", "most": 64, "help": "reads in flight, 1 to 64 (default: by a probe at start)"},
     )
     pin: bool = field(
         default=True, metadata={"kind": "switch", "help": "keep weights in memory that is left over: on, off"}
     )
     max_prompt_bytes: int = field(
-        default=1024**2, metadata={"kind": "size", "help": "largest prompt taken (default: by budget, at most 1M)"}
+        default=1024**2,
+        metadata={"kind": "size", "most": 1024**3, "help": "largest prompt taken (default: by budget, at most 1M)"},
     )
     rows_while_decoding: int | None = field(
         default=None,
@@ -91,7 +99,8 @@ class Config:
         default=512, metadata={"kind": "count", "help": "shortest new head worth a snapshot (default: 512)"}
     )
     max_sessions: int = field(
-        default=16, metadata={"kind": "count0", "help": "named sessions whose keys and values are kept (default: 16)"}
+        default=16,
+        metadata={"kind": "count", "least": 0, "help": "named sessions whose keys and values are kept (default: 16)"},
     )
     session_idle_s: float = field(
         default=1800.0, metadata={"kind": "seconds", "help": "seconds after which a session is let go (default: 1800)"}
@@ -100,7 +109,8 @@ class Config:
         default=True, metadata={"kind": "switch", "help": "draft tokens and verify them in the same pass: on, off"}
     )
     draft_tokens: int = field(
-        default=16, metadata={"kind": "count0", "help": "most tokens drafted at a time (default: 16, by budget)"}
+        default=16,
+        metadata={"kind": "count", "least": 0, "help": "most tokens drafted at a time (default: 16, by budget)"},
     )
     draft_model: Path | None = field(
         default=None,
@@ -202,7 +212,7 @@ def _read_file(file: Path | None) -> tuple[str, dict[str, object]]:
             return "", {}
         file = DEFAULT_FILE
     try:
-        found: dict[str, object] = tomllib.loads(file.read_text(encoding="utf-8"))
+        found: dict[str, object] = tomllib.loads(read_plain_file(file).decode())
     except OSError as error:
         raise ConfigError("config", f"{file}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -228,9 +238,11 @@ def _read_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _parse(name: str, value: object, source: str) -> object:
     """Returns the typed value of one setting; raises ConfigError naming the source."""
-    kind = _metadata(name)["kind"]
+    metadata = _metadata(name)
+    kind = metadata["kind"]
+    bounds = {bound: metadata[bound] for bound in ("least", "most") if bound in metadata}
     try:
-        return _one_of(value, kind) if isinstance(kind, tuple) else _PARSERS[kind](value)
+        return _one_of(value, kind) if isinstance(kind, tuple) else _PARSERS[kind](value, **bounds)
     except ValueError as error:
         raise ConfigError(name, f"from {source}: {error}") from error
 
@@ -241,17 +253,20 @@ def _one_of(value: object, choices: tuple[str, ...]) -> str:
     return str(value)
 
 
-def _size(value: object) -> int:
+def _size(value: object, most: int | None = None) -> int:
     n_bytes = parse_size(str(value)) if isinstance(value, str) or type(value) is int else 0
     if n_bytes <= 0:
         raise ValueError(f"found {value!r}, wanted a size above 0 such as 512M, 1.5G or a number of bytes")
+    if most is not None and n_bytes > most:
+        raise ValueError(f"found {value!r}, wanted at most {format_size(most)}")
     return n_bytes
 
 
-def _number(value: object, minimum: int) -> int:
+def _number(value: object, least: int = 1, most: int = _MOST) -> int:
     text = str(value) if isinstance(value, str) or type(value) is int else ""
-    if not text.isascii() or not text.isdecimal() or not minimum <= int(text) < 2**31:
-        raise ValueError(f"found {value!r}, wanted a whole number of at least {minimum}")
+    if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
+        wanted = f"of at least {least}" if most == _MOST else f"from {least} to {most}"
+        raise ValueError(f"found {value!r}, wanted a whole number {wanted}")
     return int(text)
 
 
@@ -280,13 +295,23 @@ def _text(value: object) -> str:
     return value
 
 
+def _name(value: object) -> str:
+    text = _text(value)
+    if sendable(text) != text:
+        raise ValueError(f"found {text!r:.80}, which is not UTF-8 or too long; wanted a name that a message can hold")
+    return text
+
+
 def _path(value: object) -> Path:
     if isinstance(value, Path):
         return value
     text = _text(value)
     if "\0" in text:
         raise ValueError(f"found {text!r}, wanted a path without NUL")
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"found {text!r}, wanted a path: {error}") from error
 
 
 def _listen(value: object) -> tuple[ListenAddress, ...]:
@@ -299,13 +324,12 @@ def _listen(value: object) -> tuple[ListenAddress, ...]:
     return addresses
 
 
-_PARSERS: Mapping[str, Callable[[object], object]] = {
+_PARSERS: Mapping[str, Callable[..., object]] = {
     "path": _path,
-    "text": _text,
+    "name": _name,
     "listen": _listen,
     "size": _size,
-    "count": lambda value: _number(value, 1),
-    "count0": lambda value: _number(value, 0),
+    "count": _number,
     "seconds": _seconds,
     "switch": _switch,
 }

@@ -1,6 +1,6 @@
 """The one exception tree; each class knows its gRPC status, its stable reason string and its exit code.
 
-SipdError
+SipdError                   INTERNAL             a fault of sipd that has no class of its own
 ├── InvalidRequest          INVALID_ARGUMENT     a field of a request is wrong (field named)
 │   └── PromptTooLong       INVALID_ARGUMENT     prompt and context, both numbers given
 ├── NotFound                NOT_FOUND            a model or a name that the daemon does not serve
@@ -25,9 +25,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from sipd.foreign_text import sendable
+
 EX_SOFTWARE = 70
 EX_CONFIG = 78
-_MAX_CHARS = 2000  # names and texts out of a model file may be of any length; a gRPC status may not
 
 
 class SipdError(Exception):
@@ -39,7 +40,7 @@ class SipdError(Exception):
 
     def __str__(self) -> str:
         """Returns the message, fit to be sent: Unicode, its middle left out where it is long."""
-        return _sendable(super().__str__())
+        return sendable(super().__str__())
 
 
 class InvalidRequest(SipdError):
@@ -51,7 +52,7 @@ class InvalidRequest(SipdError):
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
         self.field = field
-        self.description = _sendable(message)
+        self.description = sendable(message)
 
 
 class PromptTooLong(InvalidRequest):
@@ -150,14 +151,14 @@ class DeadlineExceeded(SipdError):
 
 
 class StorageFault(SipdError):
-    """Reading weights failed; `path` and `offset` say where."""
+    """Reading weights failed; `path`, fit to be sent, and `offset` say where."""
 
     reason = "STORAGE_FAULT"
     grpc_status = "UNAVAILABLE"
 
     def __init__(self, path: str, offset: int, message: str) -> None:
         super().__init__(f"{path}: at byte {offset}: {message}")
-        self.path = path
+        self.path = sendable(path)
         self.offset = offset
 
 
@@ -229,9 +230,3 @@ class BudgetError(SipdError):
         super().__init__(f"{finding}; {advice}" if advice else finding)
         self.finding = finding
         self.advice = advice
-
-
-def _sendable(text: str) -> str:
-    if len(text) > _MAX_CHARS:
-        text = f"{text[: _MAX_CHARS // 2]} [...] {text[-_MAX_CHARS // 2 :]}"
-    return text.encode(errors="backslashreplace").decode()

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
+from pathlib import Path
+
+from sipd.foreign_text import sendable
 
 MAX_SOCKET_PATH_BYTES = 107  # sun_path of unix(7) is 108 bytes with its final NUL
 _MAX_PORT = 65535
+_ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")  # gRPC takes these for characters of a path
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,8 @@ class ListenAddress:
 
 def parse_listen_address(text: str) -> ListenAddress:
     """Returns the address that `text` names; raises ValueError with what was wanted."""
+    if sendable(text) != text:
+        raise ValueError(f"found {text!r:.200}, which is not UTF-8 or too long; wanted unix:PATH or HOST:PORT")
     if text.startswith("unix:"):
         return ListenAddress(_socket_path(text.removeprefix("unix:")), None)
     host, colon, port = text.rpartition(":")
@@ -54,9 +61,16 @@ def parse_listen_address(text: str) -> ListenAddress:
 
 def _socket_path(path: str) -> str:
     path = "/" + path.lstrip("/") if path.startswith("//") else path
-    n_bytes = len(path.encode("utf-8", "surrogateescape"))
     if not path or "\0" in path:
         raise ValueError(f"found unix:{path!r}, wanted unix:PATH")
+    if path.startswith("~"):
+        try:
+            path = str(Path(path).expanduser())
+        except RuntimeError as error:
+            raise ValueError(f"found unix:{path!r}, wanted unix:PATH: {error}") from error
+    if escape := _ESCAPE.search(path):
+        raise ValueError(f"found unix:{path!r}, of which gRPC would decode {escape[0]}; wanted a path without it")
+    n_bytes = len(path.encode())
     if n_bytes > MAX_SOCKET_PATH_BYTES:
         raise ValueError(
             f"socket path has {n_bytes} bytes, the system allows {MAX_SOCKET_PATH_BYTES}: {path}; wanted a shorter path"

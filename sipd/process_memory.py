@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,8 +69,10 @@ class AnonymousPeak:
         self._peak_bytes = 0
 
     def sample(self) -> int:
-        """Reads the present figure, and returns the highest so far in bytes."""
-        now = read_process_memory().rss_anon
+        """Reads the present figure if it can be read, and returns the highest so far in bytes."""
+        now = 0
+        with suppress(OSError):  # no file descriptor is left: what asks here goes on without
+            now = read_process_memory().rss_anon
         with self._lock:
             self._peak_bytes = max(self._peak_bytes, now)
             return self._peak_bytes

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from sipd.errors import ConfigError
+from sipd.plain_file import read_plain_file
 from sipd.private_file import replace_private
 from sipd.server.tokens import new_token, parse_token_lines, token_line
 
@@ -37,7 +38,7 @@ def run_token_new(name: str, file: Path | None) -> int:
 def _append(file: Path, name: str, line: str) -> int:
     """Returns how many tokens `name` has then; raises ConfigError for a file that cannot be read or written."""
     try:
-        before = file.read_text(encoding="utf-8") if os.path.lexists(file) else ""
+        before = read_plain_file(file).decode() if os.path.lexists(file) else ""
         text = before + ("\n" if before and not before.endswith("\n") else "") + line + "\n"
         tokens = parse_token_lines(text)
         replace_private(file.resolve(), text.encode())

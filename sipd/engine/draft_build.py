@@ -23,7 +23,7 @@ from sipd.weights.checkpoint import open_checkpoint
 from sipd.weights.plan import Plan, build_plan
 from sipd.weights.probe import DEFAULT_READERS
 from sipd.weights.reader import WeightFiles
-from sipd.weights.stream import Stream, StreamShape, shape_stream
+from sipd.weights.stream import Stream, StreamShape, shape_stream, stack_bytes
 from sipd.weights.tensor_table import Checkpoint
 
 _LOG = logging.getLogger("sipd.engine")
@@ -71,6 +71,7 @@ class DraftPlan:
         shape = ForwardShape(max(MIN_ROWS, 2 * n_requests), n_requests, 1, self.n_threads)
         small = 4 * sum(tensor.n_elements for tensor in program.small_tensors())
         weights = small + self.stream.pin_bytes + self.stream.ring_bytes + self.stream.slack_bytes
+        weights += stack_bytes(self.stream.n_readers)
         activations = activation_bytes(self.library, program, self.plan, shape)
         most = min(MAX_WINDOW, program.hyperparameters.context_length, self.config.context or MAX_WINDOW)
         page = page_bytes(program)

@@ -18,7 +18,7 @@ from sipd.models.forward import ForwardShape, activation_bytes, page_bytes
 from sipd.models.program import Program
 from sipd.weights.plan import Plan, build_plan, choose_pinned
 from sipd.weights.probe import DEFAULT_READERS
-from sipd.weights.stream import StreamShape, shape_stream
+from sipd.weights.stream import StreamShape, shape_stream, stack_bytes
 
 MIN_CONTEXT = 256  # tokens: below this no chat is of use
 MAX_DEFAULT_CONTEXT = 8192  # tokens: more is asked for by name
@@ -47,7 +47,9 @@ class Layout:
     @property
     def terms(self) -> tuple[tuple[str, int], ...]:
         """(name, bytes) in the order of granting."""
+        n_bytes = stack_bytes(self.stream.n_readers)
         return (
+            *([("reader stacks", n_bytes)] if n_bytes else []),
             ("norms and biases", self.small_tensor_bytes),
             ("sampling", self.sampling_bytes),
             ("ring", self.stream.ring_bytes),
@@ -96,6 +98,7 @@ class Divider:
         self._n_threads = n_threads
         self._available = available
         self._page = page_bytes(program)
+        self._n_readers = config.readers or DEFAULT_READERS
         self._draft_rows = 0
         if config.ring_slots is not None and config.ring_slots < MIN_SLOTS:
             raise ConfigError("ring_slots", f"found {config.ring_slots}, wanted at least {MIN_SLOTS}")
@@ -111,7 +114,7 @@ class Divider:
         h = self._program.hyperparameters
         least = self._least()
         small = 4 * sum(tensor.n_elements for tensor in self._program.small_tensors())
-        without_rows = self._available - small - scratch_bytes(h.vocab_size)
+        without_rows = self._available - small - scratch_bytes(h.vocab_size) - stack_bytes(self._n_readers)
         without_rows -= least.n_pages * self._page + least.ring_bytes
         self._draft_rows = self._divide_drafts(without_rows - self._activations(least.rows))
         least = replace(least, rows=least.rows + self._draft_rows)  # every row of logits is a row of the pass
@@ -120,7 +123,7 @@ class Divider:
         forward = self._shape(parts.rows, parts.n_pages)
         return Layout(
             plan=parts.plan,
-            stream=shape_stream(parts.plan, parts.pinned, parts.slots, self._config.readers or DEFAULT_READERS),
+            stream=shape_stream(parts.plan, parts.pinned, parts.slots, self._n_readers),
             forward=forward,
             context_tokens=parts.context,
             small_tensor_bytes=small,
@@ -170,9 +173,10 @@ class Divider:
     def _context(self) -> int | None:
         """The configured context, checked against the model's."""
         wanted = self._config.context
-        most = self._program.hyperparameters.context_length
-        if wanted is not None and wanted > most:
-            raise ConfigError("context", f"found {wanted}, the model was made for at most {most}")
+        h = self._program.hyperparameters
+        if wanted is not None and wanted > h.longest_context:
+            limit = "its sliding window holds" if h.longest_context == h.window else "it was made for at most"
+            raise ConfigError("context", f"found {wanted}, too many for the model: {limit} {h.longest_context}")
         return wanted
 
     def _shape(self, rows: int, n_pages: int) -> ForwardShape:

@@ -81,10 +81,11 @@ def check_dimensions(h: Hyperparameters, where: str) -> None:
         )
 
 
-def build_program(h: Hyperparameters, roles: TensorRoles, names: Names, *, head_is_tied: bool | None) -> Program:
+def build_program(h: Hyperparameters, roles: TensorRoles, names: Names, *, needs_head: bool = False) -> Program:
     """The program of a checkpoint; raises TensorMismatch or UnsupportedModel.
 
-    `head_is_tied` None: as the file has it.
+    A head in the file is the head, also where the configuration ties it to the embedding: the two may differ, as
+    after training of the head alone. Without one it is the embedding, unless `needs_head`.
     """
     embedding = roles.matrix(f"{names.embedding}.weight", h.vocab_size, h.d_model)
     steps: list[Step] = []
@@ -92,12 +93,8 @@ def build_program(h: Hyperparameters, roles: TensorRoles, names: Names, *, head_
         steps.extend(_block(h, roles, names, layer))
     norm = Norm(roles.vector(f"{names.output_norm}.weight", h.d_model), HEAD_LAYER)
     head_name = f"{names.head}.weight"
-    if head_is_tied is None:
-        head_is_tied = not roles.has(head_name)
-    if head_is_tied:
-        roles.ignore(head_name)  # some files carry the shared matrix twice
-        head = embedding
-    else:
+    head = embedding
+    if needs_head or roles.has(head_name):
         head = roles.matrix(head_name, h.vocab_size, h.d_model)
     bias = roles.optional_vector(f"{names.head}.bias", h.vocab_size)
     steps += [Select(), norm, Products((Product(head, Buffer.LOGITS, bias),), HEAD_LAYER)]

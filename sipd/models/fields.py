@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sipd.errors import UnsupportedModel
@@ -37,6 +37,18 @@ class Fields:
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise UnsupportedModel(f"{self.where}: {key} is {value!r}, wanted an integer from {low} to {high}")
         return value
+
+    def uniform_integer(self, key: str, n_layers: int, default: int, *, high: int = MAX_DIMENSION) -> int:
+        """An integer within [1, high], or the one that an array holds for each of n_layers; raises UnsupportedModel."""
+        value = self.values.get(key)
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            return self.integer(key, default, high=high)
+        entries = set(value) if len(value) == n_layers else set()
+        if len(entries) != 1:
+            raise UnsupportedModel(
+                f"{self.where}: {key} is an array of {len(value)} values, wanted {n_layers} that are all the same"
+            )
+        return Fields({key: entries.pop()}, self.where).integer(key, high=high)
 
     def number(self, key: str, default: float | None = None) -> float:
         """A positive finite number; raises UnsupportedModel."""

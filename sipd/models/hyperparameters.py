@@ -17,7 +17,9 @@ class Hyperparameters:
     head_dim: int
     d_ff: int
     vocab_size: int
-    context_length: int
+    context_length: int  # positions it was trained for, at most the window
+    longest_context: int  # positions it can be asked to take: its scaling may reach further than its training
+    window: int | None  # positions that attention sees back, the last one included; None without bound
     rms_eps: float
     n_rot: int
     is_neox: bool  # rotary pairs are (i, i + n_rot / 2) rather than (2i, 2i + 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sipd.models import llama
+from sipd.models.hf_class import QWEN2
 from sipd.models.program import Program
 from sipd.weights.tensor_table import Checkpoint
 
@@ -14,4 +15,4 @@ def from_gguf(checkpoint: Checkpoint, read_vector: llama.FactorReader) -> Progra
 
 def from_safetensors(checkpoint: Checkpoint) -> Program:
     """The program of a Hugging Face checkpoint."""
-    return llama.from_safetensors(checkpoint, architecture="qwen2")
+    return llama.from_safetensors(checkpoint, QWEN2)

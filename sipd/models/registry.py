@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from sipd.errors import UnsupportedModel
-from sipd.models import llama, qwen2
+from sipd.models import llama, mistral, qwen2
 from sipd.models.program import Program
 from sipd.weights.tensor_table import Checkpoint
 
 GGUF_ARCHITECTURES = {"llama": llama.from_gguf, "qwen2": qwen2.from_gguf}
 HF_ARCHITECTURES = {
     "LlamaForCausalLM": llama.from_safetensors,
-    "MistralForCausalLM": llama.from_safetensors,
+    "MistralForCausalLM": mistral.from_safetensors,
     "Qwen2ForCausalLM": qwen2.from_safetensors,
 }
 

@@ -14,8 +14,10 @@ from typing import Any
 import grpc
 
 from sipd.errors import ConfigError, Unauthenticated
+from sipd.plain_file import read_plain_file
 from sipd.server.client_identity import remember_token_name
 from sipd.server.refusal import refusal
+from sipd.server.refusals import Refusals
 from sipd.server.tokens import Token, parse_token_lines, token_digest
 
 _LOG = logging.getLogger("sipd.auth")
@@ -48,8 +50,9 @@ class TokenFile:
 class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
     """Refuses calls without a good token before their message is read, and names the good one to the call's handler."""
 
-    def __init__(self, tokens: TokenFile) -> None:
+    def __init__(self, tokens: TokenFile, refusals: Refusals) -> None:
         self._tokens = tokens
+        self._refusals = refusals
 
     async def intercept_service(
         self,
@@ -59,23 +62,24 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused
         """Returns the method's handler, or one that ends the call with UNAUTHENTICATED."""
         if handler_call_details.method.startswith(_OPEN_PREFIX):
             return await continuation(handler_call_details)
-        given = _authorization(handler_call_details.invocation_metadata or ())
-        name = None if given is None else self._tokens.accepts(given)
+        given = _authorizations(handler_call_details.invocation_metadata or ())
+        name = self._tokens.accepts(given[0]) if len(given) == 1 else None
         if name is not None:
             remember_token_name(name)
             return await continuation(handler_call_details)
-        problem = "no bearer token" if given is None else "unknown bearer token"
-        return refusal(Unauthenticated(f"{problem}, wanted metadata 'authorization: Bearer TOKEN'"))
+        problem = "unknown bearer token" if given else "no bearer token"
+        if len(given) > 1:
+            problem = f"{len(given)} authorization values"
+        return refusal(Unauthenticated(f"{problem}, wanted metadata 'authorization: Bearer TOKEN'"), self._refusals)
 
 
-def _authorization(metadata: Sequence[Any]) -> str | None:
-    values = [value for key, value in metadata if key == "authorization"]
-    return values[0] if len(values) == 1 and isinstance(values[0], str) else None
+def _authorizations(metadata: Sequence[Any]) -> list[str]:
+    return [value for key, value in metadata if key == "authorization" and isinstance(value, str)]
 
 
 def _read_tokens(path: Path) -> tuple[Token, ...]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_plain_file(path).decode()
         is_open = path.stat().st_mode & 0o007
         tokens = parse_token_lines(text)
     except UnicodeDecodeError as error:

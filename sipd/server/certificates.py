@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sipd.errors import ConfigError
+from sipd.plain_file import read_plain_file
 
 _LOG = logging.getLogger("sipd.tls")
 _NOT_YET_VALID, _EXPIRED = 9, 10  # X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED of OpenSSL
@@ -58,9 +59,10 @@ def _read(files: CertificateFiles) -> Certificates:
 
 def _read_one(setting: str, path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_plain_file(path)
     except OSError as error:
-        raise ConfigError(setting, f"{path}: {error.strerror}, wanted a PEM file that the daemon may read") from error
+        found = f"{error.strerror}, wanted a PEM file that the daemon may read" if error.strerror else error
+        raise ConfigError(setting, f"{path}: {found}") from error
 
 
 def _check_pem(files: CertificateFiles, found: Certificates) -> None:

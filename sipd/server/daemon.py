@@ -19,6 +19,7 @@ from sipd.engine.request import Outcome
 from sipd.errors import EX_SOFTWARE, ConfigError, DataLoss, StorageFault
 from sipd.memory import Ledger
 from sipd.server.auth import TokenFile
+from sipd.server.descriptors import require_descriptors
 from sipd.server.events import Events
 from sipd.server.journal import RequestJournal, find_journal_send
 from sipd.server.listener import Listener
@@ -38,6 +39,7 @@ Loader = Callable[[Config], tuple[ServedModel, Ledger]]
 
 async def run_daemon(config: Config, environment: SystemdEnvironment, load: Loader) -> int:
     """Serves until a signal or a dead engine; returns the exit code. Raises what `load` raises."""
+    require_descriptors(len(config.listen))
     tokens = None if config.token_file is None else TokenFile(config.token_file)
     daemon = Daemon(config, environment, tokens, configured_tls(config))
     return await daemon.run(load)

@@ -10,6 +10,7 @@ import logging
 from dataclasses import dataclass
 
 from sipd.errors import DataLoss, SipdError, StorageFault
+from sipd.foreign_text import printable, sendable
 from sipd.memory import MemoryLimit, Shortfall
 from sipd.server.journal import REQUEST_MESSAGE_ID, JournalSend, logfmt
 from sipd.size import format_size
@@ -42,10 +43,12 @@ RELOADED = EventKind("reloaded", "8f1d1ee1f3d54e6a9d0f2c7be2a4c60c", logging.INF
 RELOAD_FAILED = EventKind("reload_failed", "8f1d1ee1f3d54e6a9d0f2c7be2a4c60d", logging.ERROR)
 SNAPSHOT_FAILED = EventKind("snapshot_failed", "8f1d1ee1f3d54e6a9d0f2c7be2a4c60e", logging.WARNING)
 CLOCK_JUMPED = EventKind("clock_jumped", "8f1d1ee1f3d54e6a9d0f2c7be2a4c60f", logging.INFO)
+CALL_REFUSED = EventKind("call_refused", "8f1d1ee1f3d54e6a9d0f2c7be2a4c610", logging.WARNING)
 
 KINDS = (
     *(STARTED, STOPPED, ENGINE_DEAD, STORAGE_FAULT, MODEL_CHANGED, LIMIT_LOWERED, LIMIT_RAISED, MEMORY_SHRUNK),
     *(LIMIT_MET, OOM_KILL, REQUEST_REFUSED, RELOADED, RELOAD_FAILED, SNAPSHOT_FAILED, CLOCK_JUMPED),
+    CALL_REFUSED,
 )
 MESSAGE_IDS = {"request": REQUEST_MESSAGE_ID} | {kind.name: kind.message_id for kind in KINDS}
 
@@ -129,6 +132,13 @@ class Events:
             text = f"{n_requests} more requests refused, the last of them {request_id}: {cause}"
         self._write(REQUEST_REFUSED, text, SIPD_REQUEST_ID=request_id, SIPD_ERROR=reason, SIPD_REFUSED=n_requests)
 
+    def call_refused(self, client: str, reason: str, cause: str, n_calls: int) -> None:
+        """Calls ended without a request to record, for the same reason: `client` made the last of `n_calls`."""
+        text = f"call of {client} refused: {cause}"
+        if n_calls > 1:
+            text = f"{n_calls} more calls refused, the last of them of {client}: {cause}"
+        self._write(CALL_REFUSED, text, SIPD_CLIENT=client, SIPD_ERROR=reason, SIPD_REFUSED=n_calls)
+
     def reloaded(self, what: str) -> None:
         """SIGHUP: these were read again."""
         self._write(RELOADED, f"reloaded {what}", SIPD_RELOADED=what)
@@ -146,7 +156,8 @@ class Events:
         self._write(CLOCK_JUMPED, f"the clock was set by {seconds:+.0f} s", SIPD_SECONDS=f"{seconds:.0f}")
 
     def _write(self, kind: EventKind, text: str, **fields: object) -> None:
-        values = {"SIPD_EVENT": kind.name} | {name: str(value) for name, value in fields.items()}
+        text = printable(sendable(text))  # a file name may hold line ends, and bytes that are no UTF-8
+        values = {"SIPD_EVENT": kind.name} | {name: sendable(str(value)) for name, value in fields.items()}
         if self._send is not None:
             try:
                 self._send(

@@ -17,7 +17,7 @@ import grpc
 
 from sipd.cgroup import find_memory_cgroup
 from sipd.engine.request import FinishReason, Outcome, Request, Usage
-from sipd.errors import Draining, Overloaded, SipdError
+from sipd.errors import DeadlineExceeded, Draining, Overloaded, SipdError
 from sipd.process_memory import read_process_memory
 from sipd.server.call_events import Call, RequestLabel
 from sipd.server.client_identity import ClientIdentity, identify_client
@@ -177,9 +177,9 @@ class GenerationService:
     def _finish(self, call: Call, outcome: Outcome) -> None:
         """Writes the record of a request that ran, whether or not its client is still there."""
         reason = outcome.reason
+        error = "" if outcome.error is None else outcome.error.reason
         if reason is FinishReason.CANCELLED and _has_passed(call.request.deadline):
-            reason = FinishReason.DEADLINE  # gRPC cancelled the call because its deadline passed
-        error = "" if outcome.error is None or reason is not outcome.reason else outcome.error.reason
+            reason, error = FinishReason.DEADLINE, DeadlineExceeded.reason  # gRPC, which cancelled, saw it pass first
         if reason is FinishReason.CANCELLED and self._state.state is DaemonState.DRAINING:
             error = Draining.reason  # what its client was told
         self._write_record(call.label, reason.value, error, outcome.usage)

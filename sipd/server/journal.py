@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sipd.cgroup import MemoryCgroup
 from sipd.engine.request import Usage
+from sipd.foreign_text import printable
 from sipd.process_memory import ProcessMemory
 
 REQUEST_MESSAGE_ID = "5d0c6d1a1f5b4a2f9a6f0e4c3b7d9e21"  # fixed: journalctl MESSAGE_ID=… finds all request records
@@ -147,4 +148,4 @@ def _quoted(value: str) -> str:
     if value and not any(char in ' "=\\' or not char.isprintable() for char in value):
         return value
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(char if char.isprintable() else " " for char in escaped) + '"'
+    return f'"{printable(escaped)}"'

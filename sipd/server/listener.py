@@ -6,9 +6,13 @@ since nobody else can listen in there and local programs need no certificate.
 
 from __future__ import annotations
 
+import errno
 import logging
-from collections.abc import Sequence
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -45,6 +49,8 @@ class Listener:
     def _bind_one(self, server: grpc.aio.Server, address: ListenAddress) -> None:
         if address.is_unix:
             claim_socket_path(Path(address.host))
+        else:
+            _refuse_taken_port(address)
         try:
             with socket_umask():
                 port = self._add_port(server, address)
@@ -62,3 +68,38 @@ class Listener:
         if address.is_local or self._tls is None:
             return server.add_insecure_port(str(address))
         return server.add_secure_port(str(address), self._tls.credentials())
+
+
+def _refuse_taken_port(address: ListenAddress) -> None:
+    """Raises ConfigError when any address of the name is taken: gRPC is content with binding one of them."""
+    for family, place in _places(address):
+        with (
+            suppress(OSError),
+            socket.socket(family, socket.SOCK_STREAM) as probe,
+        ):  # what is not here is gRPC's to tell
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if _is_taken(probe, place):
+                raise ConfigError(
+                    "listen", f"cannot listen on {address}: {place[0]} has that port in use; wanted a free one"
+                )
+
+
+def _is_taken(probe: socket.socket, place: tuple[Any, ...]) -> bool:
+    try:
+        probe.bind(place)
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    return False
+
+
+def _places(address: ListenAddress) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Yields family and socket address of everything that gRPC would bind."""
+    if address.host == "localhost":  # gRPC binds both, whatever a resolver says
+        yield socket.AF_INET, ("127.0.0.1", address.port)
+        yield socket.AF_INET6, ("::1", address.port)
+        return
+    with suppress(OSError):
+        for family, _, _, _, place in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
+            yield family, place

@@ -1,4 +1,7 @@
-"""Log lines on stderr: with journald's <N> priority prefix when stderr is the journal, with a level word otherwise."""
+"""Log lines on stderr: with journald's <N> priority prefix when stderr is the journal, with a level word otherwise.
+
+Invariant: a message is one line, whatever the names in it hold; only a traceback takes more.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,20 @@ import os
 import sys
 from typing import TextIO
 
+from sipd.foreign_text import printable
+
 _PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 
 
-class PriorityFormatter(logging.Formatter):
+class LineFormatter(logging.Formatter):
+    """Formats a message as one line."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """Returns the message, what would break its line or steer a terminal escaped."""
+        return printable(super().formatMessage(record))
+
+
+class PriorityFormatter(LineFormatter):
     """Formats `<6>message`, as sd-daemon(3) describes; every line of a traceback gets the prefix."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -23,7 +36,7 @@ def set_up_logging(level: str, *, has_journal_stderr: bool, stream: TextIO | Non
     """Sends all `sipd` loggers to stderr (or `stream`) at `level`; a second call replaces the first."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(
-        PriorityFormatter("%(message)s") if has_journal_stderr else logging.Formatter("%(levelname)s %(message)s")
+        PriorityFormatter("%(message)s") if has_journal_stderr else LineFormatter("%(levelname)s %(message)s")
     )
     logger = logging.getLogger("sipd")
     logger.handlers[:] = [handler]

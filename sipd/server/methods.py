@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from sipd.errors import EngineFault, InvalidRequest, SipdError
+from sipd.errors import InvalidRequest, SipdError
 from sipd.server.failure import Failure, describe
 
 _LOG = logging.getLogger("sipd.server")
@@ -106,7 +106,7 @@ def _failure(error: Exception) -> Failure:
     """Returns the status of `error`; logs what is no SipdError."""
     if not isinstance(error, SipdError):
         _LOG.error("a call failed: %s", type(error).__name__, exc_info=error)
-        error = EngineFault("internal fault, see the daemon's log")
+        error = SipdError("internal fault, see the daemon's log")
     return describe(error)
 
 

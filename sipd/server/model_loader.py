@@ -14,6 +14,7 @@ from sipd.cgroup import CONTROLLER_ADVICE, is_controller_missing
 from sipd.config import Config
 from sipd.engine.build import build_engine
 from sipd.errors import BudgetError, ConfigError, ModelError, TokenizerError
+from sipd.foreign_text import sendable
 from sipd.memory import Ledger, open_ledger
 from sipd.process_memory import return_free_memory
 from sipd.server.model_text import read_model_text
@@ -36,6 +37,7 @@ def load_model(config: Config) -> tuple[ServedModel, Ledger]:
     if config.model is None:
         raise ConfigError("model", "not set, wanted a path")
     checkpoint = open_checkpoint(config.model)
+    name = config.model_name or model_name(checkpoint.path)
     text = read_model_text(checkpoint)
     if text is None:
         _LOG.warning("%s came without tokenizer files: only token id prompts work", config.model)
@@ -59,7 +61,7 @@ def load_model(config: Config) -> tuple[ServedModel, Ledger]:
     for term in ledger.table():
         _LOG.info("memory: %-16s %s", term.name, format_size(term.n_bytes))
     served = ServedModel(
-        name=config.model_name or model_name(checkpoint.path),
+        name=name,
         architecture=_text(checkpoint, "general.architecture", "model_type"),
         n_layers=_count(checkpoint, "block_count", "num_hidden_layers"),
         trained_context_tokens=_count(checkpoint, "context_length", "max_position_embeddings"),
@@ -91,8 +93,14 @@ def reserve_prompt_memory(ledger: Ledger, max_prompt_bytes: int) -> int:
 
 
 def model_name(path: Path) -> str:
-    """Returns the name under which a model at `path` is served: its file's or folder's name, without .gguf."""
-    return path.resolve().name.removesuffix(".gguf")
+    """Returns the name under which a model at `path` is served: its file's or folder's name, without .gguf.
+
+    Raises ConfigError for a name that no message can hold.
+    """
+    name = path.resolve().name.removesuffix(".gguf")
+    if sendable(name) != name:
+        raise ConfigError("model_name", f"found {name!r} by the model's path, which is not UTF-8; wanted --model-name")
+    return name
 
 
 def quant_shares(checkpoint: Checkpoint) -> tuple[QuantShare, ...]:
@@ -111,7 +119,7 @@ def weights_files(checkpoint: Checkpoint) -> tuple[WeightsFile, ...]:
     for tensor in checkpoint.tensors.values():
         header_bytes[tensor.file_index] = min(header_bytes[tensor.file_index], tensor.file_offset)
     return tuple(
-        WeightsFile(path.name, size, _header_sha256(path, n_bytes))
+        WeightsFile(sendable(path.name), size, _header_sha256(path, n_bytes))
         for path, size, n_bytes in zip(checkpoint.files, checkpoint.file_sizes, header_bytes, strict=True)
     )
 

@@ -1,45 +1,46 @@
-"""Bounds the memory of messages that are being received: one call at a time may send its own.
+"""Every call passes here: it gets a place, its message is received when there is room, and its responses are sent.
 
-A message takes its whole size before anything can look at it. Until gRPC is told to read it, flow control holds back
-all but 64 KiB, so a call that waits here costs next to nothing. A slow sender makes room for the next call after a
-moment, and is ended when its message does not come.
-
-Invariant: at most _MAX_CALLS calls of a kind are open, and at most _N_AT_ONCE + _MAX_LATE of them are sending.
+Invariant: what one client does to its calls (opens many, sends nothing, takes nothing) costs others no more than a
+moment; a call that fails before its method runs, or is not read, is told to the journal.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing, contextmanager
-from inspect import isawaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, aclosing
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
-from sipd.errors import DeadlineExceeded, InvalidRequest, Overloaded, SipdError
+from sipd.errors import Cancelled, InvalidRequest, SipdError
+from sipd.server.client_identity import ClientIdentity, identify_client
 from sipd.server.failure import describe
+from sipd.server.first_message import PROMPTS, SMALL, FirstMessages
+from sipd.server.open_calls import OpenCalls
+from sipd.server.refusals import Refusals
+from sipd.server.unsent import Unsent
 
 if TYPE_CHECKING:
     from sipd.server.methods import Context, Handler
 
-_N_AT_ONCE = 1  # 5 MB of prompt take 12 MB for a moment: slices, then their copy in one piece
-_PATIENCE_S = 1.0  # a client that opens a call and sends nothing holds its place no longer
-_MAX_LATE = 4  # slow senders that may go on beside the others
-_LATE_S = 20.0  # 5 MB at 250 kB/s, a bad Wi-Fi
-_MAX_CALLS = 256  # 22 KiB each and a header of up to 8 KiB: 8 MB, where 64 connections could open 4,096
-_MAX_BESIDE_BYTES = 4096  # of a health or reflection message: names of services and files
+UNREAD_S = 60.0  # in which a client takes nothing of a response; a pause of a reader that is there is shorter
 _PREFIX = "/sipd.v1."
-_RETRY_AFTER_S = 1.0
+_SMALL_METHODS = frozenset({"GetStatus", "GetModel", "ListModels"})
 
 
 class ReceiveGate(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
-    """Owned by the event loop's thread; health and reflection have places of their own."""
+    """Owned by the event loop's thread; small questions do not wait behind prompts, nor health behind either."""
 
-    def __init__(self) -> None:
-        self._door = _Door(None)
-        self._door_beside = _Door(_MAX_BESIDE_BYTES)
+    def __init__(self, refusals: Refusals, client_share: int = 0) -> None:
+        self._refusals = refusals
+        self._calls = OpenCalls(client_share)
+        self._calls_beside = OpenCalls()  # of health and reflection
+        self._prompts = FirstMessages(PROMPTS)
+        self._questions = FirstMessages(SMALL)
+        self._beside = FirstMessages(SMALL)
+        self._unsent = Unsent()
 
     async def intercept_service(
         self,
@@ -50,116 +51,115 @@ class ReceiveGate(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-igno
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
-        door = self._door if handler_call_details.method.startswith(_PREFIX) else self._door_beside
+        method = handler_call_details.method
+        if not method.startswith(_PREFIX):
+            calls, messages = self._calls_beside, self._beside
+        else:
+            is_small = method.rpartition("/")[2] in _SMALL_METHODS
+            calls, messages = self._calls, self._questions if is_small else self._prompts
+        gated = _GatedMethod(handler, calls, messages, self._unsent, self._refusals)
         # Streams both ways: the only kind of handler that runs before any message is received.
-        return grpc.stream_stream_rpc_method_handler(
-            _GatedMethod(handler, door).handle, None, handler.response_serializer
-        )
+        return grpc.stream_stream_rpc_method_handler(gated.handle, None, handler.response_serializer)
 
 
-class _Door:
-    """The places of one kind of call."""
+class _UnreadError(Exception):
+    """The client takes nothing; `sending` ends when it does, or when it is gone."""
 
-    def __init__(self, max_bytes: int | None) -> None:
-        self._max_bytes = max_bytes
-        self._n_calls = 0
-        self._n_late = 0
-        self._places = asyncio.Semaphore(_N_AT_ONCE)
-
-    @contextmanager
-    def call(self) -> Iterator[None]:
-        """Counts a call while it is open; raises Overloaded for one too many."""
-        if self._n_calls >= _MAX_CALLS:
-            raise Overloaded(f"{self._n_calls} calls are open already, wanted at most {_MAX_CALLS}", _RETRY_AFTER_S)
-        self._n_calls += 1
-        try:
-            yield
-        finally:
-            self._n_calls -= 1
-
-    async def receive(self, context: Context) -> bytes:
-        """Returns a call's first message; raises DeadlineExceeded, Overloaded or InvalidRequest."""
-        async with self._places:
-            receiving = asyncio.ensure_future(_first(context))
-            try:
-                done, _ = await asyncio.wait({receiving}, timeout=_PATIENCE_S)
-            except asyncio.CancelledError:
-                receiving.cancel()
-                raise
-        return receiving.result() if done else await self._receive_late(receiving)
-
-    async def _receive_late(self, receiving: asyncio.Future[bytes]) -> bytes:
-        if self._n_late >= _MAX_LATE:
-            receiving.cancel()
-            raise Overloaded(f"the message did not come within {_PATIENCE_S:g} s, as others' did not", _RETRY_AFTER_S)
-        self._n_late += 1
-        try:
-            async with asyncio.timeout(_LATE_S):
-                return await receiving
-        except TimeoutError:
-            raise DeadlineExceeded(f"the message did not come within {_PATIENCE_S + _LATE_S:g} s") from None
-        finally:
-            self._n_late -= 1
-
-    def checked(self, encoded: bytes) -> bytes:
-        """Returns `encoded`; raises InvalidRequest when it is too long."""
-        if self._max_bytes is not None and len(encoded) > self._max_bytes:
-            raise InvalidRequest("request", f"message has {len(encoded)} bytes, wanted at most {self._max_bytes}")
-        return encoded
-
-
-async def _first(context: Context) -> bytes:
-    """Returns the first message; grpc's own iterator would keep it alive as long as the call's last traceback."""
-    encoded: Any = await context.read()
-    if encoded is grpc.aio.EOF:
-        raise InvalidRequest("request", "the call ended without a message, wanted one")
-    return bytes(encoded)
+    def __init__(self, sending: asyncio.Future[None]) -> None:
+        super().__init__()
+        self.sending = sending
 
 
 class _GatedMethod:
-    """A method behind a door; no local variable holds a message, which lives as long as the method keeps it."""
+    """A method behind the gate; no local variable holds a message, which lives as long as the method keeps it."""
 
-    def __init__(self, handler: Any, door: _Door) -> None:  # noqa: ANN401 - grpc's stubs describe blocking handlers
+    def __init__(
+        self,
+        handler: Any,  # noqa: ANN401 - grpc's stubs describe blocking handlers
+        calls: OpenCalls,
+        messages: FirstMessages,
+        unsent: Unsent,
+        refusals: Refusals,
+    ) -> None:
         self._handler = handler
-        self._door = door
+        self._calls = calls
+        self._messages = messages
+        self._unsent = unsent
+        self._refusals = refusals
         self._deserialize = handler.request_deserializer or bytes
 
     async def handle(self, _messages: object, context: Context) -> None:
         """Receives the message, runs the method and sends its responses."""
+        client = identify_client(context)
         try:
-            with self._door.call():
-                await self._run(context)
+            await self._hold(context, client)
         except SipdError as error:
             failure = describe(error)
+            self._refusals.note_call(client.name, error)
         else:
             return
         await context.abort(failure.code, failure.message, failure.trailing_metadata)
 
-    async def _run(self, context: Context) -> None:
-        method, door = self._handler, self._door
+    async def _hold(self, context: Context, client: ClientIdentity) -> None:
+        with self._calls.hold(client) as call, ExitStack() as answer:
+            try:
+                await self._run(context, client, answer)
+            except _UnreadError as error:
+                sending = error.sending
+            else:
+                return
+            self._calls.set_unread(call)
+            await sending  # a status would be held back as well: it is sent if the client reads after all
+        raise Cancelled(f"the client took nothing of a response for {UNREAD_S:g} s")
+
+    async def _run(self, context: Context, client: ClientIdentity, answer: ExitStack) -> None:
+        """Runs the method; `answer` holds what counts as long as its one response is not taken."""
+        method, messages = self._handler, self._messages
         if method.unary_unary is not None:
-            await context.write(await method.unary_unary(self._parse(await door.receive(context)), context))
+            response = await method.unary_unary(self._parse(await messages.receive(context, client)), context)
+            n_bytes = response.ByteSize() if isinstance(response, Message) else len(response)
+            answer.enter_context(self._unsent.hold(client, n_bytes))
+            await _send(context, response)
             return
         if method.unary_stream is not None:
-            responses = method.unary_stream(self._parse(await door.receive(context)), context)
+            responses = method.unary_stream(self._parse(await messages.receive(context, client)), context)
         else:
-            first = self._parse(await door.receive(context))
+            first = self._parse(await messages.receive(context, client))
             responses = method.stream_stream(self._all_of(first, context), context)
-        if isawaitable(responses):  # health's Watch writes by itself
-            await responses
-            return
         async with aclosing(responses):
             async for response in responses:
-                await context.write(response)
+                await _send(context, response)
 
     def _parse(self, encoded: bytes) -> Any:  # noqa: ANN401 - a message of any type
+        most = self._messages.room.max_bytes
+        if most is not None and len(encoded) > most:
+            raise InvalidRequest("request", f"message has {len(encoded)} bytes, wanted at most {most}")
         try:
-            return self._deserialize(self._door.checked(encoded))
+            parsed = self._deserialize(encoded)
         except DecodeError:
             raise InvalidRequest("request", f"{len(encoded)} bytes are no valid message of this method") from None
+        if not isinstance(parsed, SipdError):
+            return parsed
+        try:
+            raise parsed
+        finally:
+            del parsed  # its traceback holds this frame, and with it the message, until the next garbage collection
 
     async def _all_of(self, first: Any, context: Context) -> AsyncIterator[Any]:  # noqa: ANN401
         """Yields a stream's messages; reflection's later ones are answers to ours."""
         yield first
         while (encoded := await context.read()) is not grpc.aio.EOF:
             yield self._parse(encoded)
+
+
+async def _send(context: Context, response: object) -> None:
+    """Sends a response; raises _UnreadError when the client does not take it."""
+    sending = asyncio.ensure_future(context.write(response))
+    try:
+        done, _ = await asyncio.wait({sending}, timeout=UNREAD_S)
+    except asyncio.CancelledError:
+        sending.cancel()
+        raise
+    if not done:
+        raise _UnreadError(sending)
+    sending.result()

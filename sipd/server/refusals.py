@@ -1,7 +1,10 @@
-"""Tells the journal that requests are refused for want of room: the first of a kind at once, then counts.
+"""Tells the journal of what was refused: the first of a kind at once, then counts.
 
-Owned by the event loop's thread. Invariant: a kind of refusal is at most one event in EVERY_S, however many there are,
-and every refusal is counted in exactly one event. What the client did wrong is no event: its request's record tells it.
+Two kinds: requests that found no room (what an operator can do something about), and calls that ended before there was
+a request to record. What the client did wrong in a request that was read is no event: its record tells it.
+
+Owned by the event loop's thread. Invariant: a kind and reason is at most one event in EVERY_S, however many there are,
+and every refusal is counted in exactly one event.
 """
 
 from __future__ import annotations
@@ -13,9 +16,10 @@ from sipd.errors import MemoryLimitLowered, OverBudget, Overloaded, SipdError
 from sipd.server.events import Events
 
 EVERY_S = 60.0
-_WANT_OF_ROOM = (OverBudget, MemoryLimitLowered, Overloaded)  # what an operator can do something about
+_WANT_OF_ROOM = (OverBudget, MemoryLimitLowered, Overloaded)
 
 Later = Callable[[float, Callable[[], None]], object]
+Kind = tuple[bool, str]  # whether it is a call without a request, and the reason
 
 
 @dataclass(slots=True)
@@ -23,35 +27,45 @@ class _More:
     """Refusals of a kind since its last event. Not the errors themselves: their tracebacks keep whole prompts."""
 
     n: int = 0
-    request_id: str = ""
+    name: str = ""
     text: str = ""
 
 
 class Refusals:
-    """Counts refusals by their reason."""
+    """Counts refusals by kind and reason."""
 
     def __init__(self, events: Events, later: Later) -> None:
         """`later(seconds, call)` calls in the event loop's thread, as its `call_later` does."""
         self._events = events
         self._later = later
-        self._more: dict[str, _More] = {}  # reasons that were told less than EVERY_S ago
+        self._more: dict[Kind, _More] = {}  # what was told less than EVERY_S ago
 
     def note(self, request_id: str, error: SipdError) -> None:
-        """Takes note of a refused request; errors of other kinds are ignored."""
-        if not isinstance(error, _WANT_OF_ROOM):
-            return
-        more = self._more.get(error.reason)
+        """Takes note of a refused request; errors other than for want of room are ignored."""
+        if isinstance(error, _WANT_OF_ROOM):
+            self._count((False, error.reason), request_id, str(error))
+
+    def note_call(self, client: str, error: SipdError) -> None:
+        """Takes note of a call that ended without a request to record; whose it was stands for its name."""
+        self._count((True, error.reason), client, str(error))
+
+    def _count(self, kind: Kind, name: str, text: str) -> None:
+        more = self._more.get(kind)
         if more is None:
-            self._tell(error.reason, _More(1, request_id, str(error)))
+            self._tell(kind, _More(1, name, text))
         else:
-            more.n, more.request_id, more.text = more.n + 1, request_id, str(error)
+            more.n, more.name, more.text = more.n + 1, name, text
 
-    def _tell(self, reason: str, refused: _More) -> None:
-        self._events.request_refused(refused.request_id, reason, refused.text, refused.n)
-        self._more[reason] = _More()
-        self._later(EVERY_S, lambda: self._tell_more(reason))
+    def _tell(self, kind: Kind, refused: _More) -> None:
+        is_call, reason = kind
+        if is_call:
+            self._events.call_refused(refused.name, reason, refused.text, refused.n)
+        else:
+            self._events.request_refused(refused.name, reason, refused.text, refused.n)
+        self._more[kind] = _More()
+        self._later(EVERY_S, lambda: self._tell_more(kind))
 
-    def _tell_more(self, reason: str) -> None:
-        more = self._more.pop(reason)
+    def _tell_more(self, kind: Kind) -> None:
+        more = self._more.pop(kind)
         if more.n:
-            self._tell(reason, more)
+            self._tell(kind, more)

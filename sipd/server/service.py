@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha import reflection
 
 from sipd.engine.request import Outcome
 from sipd.server.auth import TokenFile, TokenInterceptor
+from sipd.server.descriptors import CONNECTIONS_OF_AN_ADDRESS
 from sipd.server.events import Events
 from sipd.server.generation import GenerationService
 from sipd.server.health import NAME as HEALTH_NAME
@@ -33,7 +34,7 @@ STATUS = "sipd.v1.StatusService"
 # Above max_request_bytes at its default, so that a prompt of 5 MB gets our own INVALID_ARGUMENT.
 _RECEIVE_BYTES = 6 * 1024**2
 _HEADER_BYTES = 8 * 1024  # a bearer token and a proxy's fields take less
-_MAX_CONNECTIONS = 64  # of each address, so that a flood from the network leaves the Unix socket free; 43 KiB each
+_MAX_CONNECTIONS = CONNECTIONS_OF_AN_ADDRESS  # 43 KiB each
 _HANDSHAKE_MS = 10_000  # until TLS and HTTP/2 are settled; gRPC's default is 120 s
 _IDLE_MS = 300_000  # of a connection without a call under way; clients connect again by themselves
 _AGE_MS = 3_600_000  # new calls need a new handshake by then, so a client CA that was taken away counts
@@ -56,10 +57,10 @@ async def build_service(
 ) -> GrpcService:
     """Returns the server with all services added; ports are the caller's."""
     limit = state.max_request_bytes
-    gate = ReceiveGate()
-    interceptors = (gate,) if tokens is None else (TokenInterceptor(tokens), gate)
-    server = grpc.aio.server(interceptors=interceptors, options=_options(limit()))
     refusals = Refusals(events, asyncio.get_running_loop().call_later)
+    gate = ReceiveGate(refusals, state.config.max_requests_per_client)
+    interceptors = (gate,) if tokens is None else (TokenInterceptor(tokens, refusals), gate)
+    server = grpc.aio.server(interceptors=interceptors, options=_options(limit()))
     generation = GenerationService(state, journal, refusals, on_outcome)
     model, status = ModelService(state), StatusService(state)
     methods = {

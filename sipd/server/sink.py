@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from sipd.engine.request import Outcome, SampledToken
+from sipd.engine.request import FinishReason, Outcome, SampledToken
 from sipd.server.contracts import AssemblerLike
 from sipd.v1 import generation_pb2 as pb
 
 MAX_PENDING = 64  # events; with 20 log probabilities each about 100 KB
+_RAN_OUT = (FinishReason.LENGTH, FinishReason.CONTEXT)
 
 
 class Ending:
@@ -80,6 +82,8 @@ class RequestSink:
             piece = self._assembler.flush()
             self._send(piece.text, piece.ids)
             self._stop_string = piece.matched
+            if piece.matched is not None and outcome.reason in _RAN_OUT:
+                outcome = replace(outcome, reason=FinishReason.STOP)  # by the U+FFFD of a character cut off
         self._post(self._finish, Ending(outcome, self._stop_string))
 
     def nudge(self) -> None:

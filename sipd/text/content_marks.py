@@ -1,8 +1,12 @@
 """Marks message content so that, after any ordinary template, it can be told from what the template wrote.
 
 Invariant: marked content holds no control token, and joined to template text it forms none: a noncharacter
-stands between all characters of every control token in it and at the borders of its words, inside the white
-space that templates trim. Taking the mark out again gives the content back.
+stands between all characters of every control token in it, and at the borders of words that could become a part
+of one, inside the white space that templates trim. Taking the mark out again gives the content back.
+
+All other words stay as they are, so that a template that measures or compares content sees what was sent. Where
+content holds a control token or could become a part of one ("a>", "<", "im_end"), it sees the marks too: a length
+is then too large, a comparison with a literal fails, and text is cut a little earlier. No text is lost by it.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ class ContentMarks:
         self._special_tokens = special_tokens
 
     def mark(self, content: str) -> str:
-        """Returns `content` with marks; empty or white text is returned as it is, so that templates see it so."""
+        """Returns `content` with marks where it needs them; white text never does, so that templates see it so."""
         marked: list[str] = []
         run = ""
         for text, token_id in self._special_tokens.spans(content, parse_special=True):
@@ -77,7 +81,7 @@ class ContentMarks:
 
     def _bordered(self, text: str) -> str:
         core = text.strip()
-        if not core:
+        if not core or not (self._special_tokens.may_join(core) or self._special_tokens.may_join(text)):
             return text
         start = text.index(core)
         return f"{text[:start]}{self._mark}{core}{self._mark}{text[start + len(core) :]}"

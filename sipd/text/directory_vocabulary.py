@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sipd.errors import TokenizerError
+from sipd.plain_file import read_plain_file
 from sipd.text.backend import build_backend, hidden_name
 from sipd.text.spm import SPACE
 from sipd.text.vocabulary import (
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 MAX_FILE_BYTES = 64 << 20  # the largest public tokenizer.json has 34 MB (262,144 pieces)
 _METASPACE = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "never"}
+# Parts of a model that change its pieces or its merges; null, "" and 0 do nothing
+_UNSUPPORTED_PARTS = ("continuing_subword_prefix", "end_of_word_suffix", "dropout")
+_CHAT_TEMPLATE_NAME = "chat_template.jinja"
 
 
 def read_directory_vocabulary(path: Path) -> Vocabulary:
@@ -52,6 +56,9 @@ class _Reader:
         self.model = _mapping(root.get("model"), self.file, "model")
         if self.model.get("type", "BPE") != "BPE":
             raise TokenizerError(f"{self.file}: model.type: found {self.model.get('type')!r:.80}, wanted 'BPE'")
+        for key in _UNSUPPORTED_PARTS:
+            if self.model.get(key):
+                raise TokenizerError(f"{self.file}: model.{key}: found {self.model[key]!r:.80}, wanted none")
         self.pieces = _pieces(self.model, self.file)
         self.special = self._special()
         ids = [*self.pieces.values(), *self.special]
@@ -59,10 +66,11 @@ class _Reader:
             raise TokenizerError(f"{self.file}: model.vocab is empty")
         self.size = max(ids) + 1
         self.prefix = SpacePrefix.NEVER
+        self.prefixes_spaced = True
 
     def vocabulary(self, configs: list[dict[str, Any]], generation: list[dict[str, Any]]) -> Vocabulary:
         family = self._family()
-        normalizer, pre_tokenizer = self._splitter()
+        normalizer, pre_tokenizer = self._splitter(family)
         bos_id, eos_id, unknown_id = (self._named_id(configs, name) for name in ("bos_token", "eos_token", "unk_token"))
         ends = {token.token_id for token in self.special.values() if is_end(token)} | _end_ids(generation, self.size)
         if eos_id is not None:
@@ -80,6 +88,7 @@ class _Reader:
             adds_eos=self._adds(configs[0], "add_eos_token", eos_id, place=-1),
             splits_at_words=False,  # the file may bring any pre-tokenizer
             space_prefix=self.prefix,
+            prefixes_spaced=self.prefixes_spaced,
             chat_template=_chat_template(self.directory, configs[0]),
         )
 
@@ -141,18 +150,24 @@ class _Reader:
             return Family.SENTENCEPIECE
         raise TokenizerError(f"{self.file}: neither a byte-level nor a SentencePiece vocabulary")
 
-    def _splitter(self) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]:
+    def _splitter(self, family: Family) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]:
         """Returns normalizer and pre-tokenizer without the parts that add a dummy space, and notes that space."""
         normalizers = []
         for part in _flat(self.root.get("normalizer")):
             if part.get("type") == "Prepend":
                 self.prefix = SpacePrefix.ALWAYS
+            elif part.get("type") == "Strip" and family is Family.SENTENCEPIECE:
+                # it would meet text whose dummy space is there already and whose spaces are no spaces any more
+                raise TokenizerError(f"{self.file}: normalizer: found 'Strip', not supported with SentencePiece spaces")
             else:
                 normalizers.append(part)
         pre_tokenizers = []
         for part in _flat(self.root.get("pre_tokenizer")):
             if part.get("type") == "Metaspace":
-                self.prefix = self._prepend_scheme(part)
+                scheme = self._prepend_scheme(part)
+                # after a Prepend every text begins with a space, before which Metaspace puts none
+                if self.prefix is SpacePrefix.NEVER:
+                    self.prefix, self.prefixes_spaced = scheme, False
                 pre_tokenizers.append({**_METASPACE, "split": part.get("split", True)})
             else:
                 pre_tokenizers.append(part)
@@ -170,7 +185,10 @@ class _Reader:
             raise TokenizerError(f"{self.file}: prepend_scheme: found {scheme!r:.80}") from error
 
     def _named_id(self, configs: list[dict[str, Any]], name: str) -> int | None:
-        """Returns the id of the token that the configuration names, None when it names none."""
+        """Returns the id of the token that the configuration names, None when it names none.
+
+        An unk_token outside the vocabulary is none: the merging goes by the model's own.
+        """
         for config in configs:
             value = config.get(name)
             text = value.get("content") if isinstance(value, dict) else value
@@ -180,6 +198,8 @@ class _Reader:
                         return token.token_id
                 if text in self.pieces:
                     return self.pieces[text]
+                if name == "unk_token":
+                    return None
                 raise TokenizerError(f"{self.directory}: {name} is {text!r:.80}, which is not in the vocabulary")
         return None
 
@@ -199,9 +219,7 @@ class _Reader:
 
 def _read_json(path: Path, *, is_required: bool = False) -> dict[str, Any]:
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise TokenizerError(f"{path}: found {path.stat().st_size} bytes, wanted at most {MAX_FILE_BYTES}")
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_plain_file(path, MAX_FILE_BYTES))
     except FileNotFoundError as error:
         if is_required:
             raise TokenizerError(f"{path}: missing") from error
@@ -260,15 +278,15 @@ def _end_ids(configs: list[dict[str, Any]], size: int) -> set[int]:
 
 
 def _chat_template(directory: Path, config: dict[str, Any]) -> str | None:
-    """Returns the template of tokenizer_config.json (the one named default when there are several) or of its file."""
+    """Returns the template in the file of its own, else that of tokenizer_config.json (the default of several)."""
+    path = directory / _CHAT_TEMPLATE_NAME
+    try:
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TokenizerError(f"{path}: cannot be read ({error})") from error
     template = config.get("chat_template")
     if isinstance(template, list):
         named = [entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default"]
         template = named[-1].get("template") if named else None
-    if isinstance(template, str):
-        return template
-    path = directory / "chat_template.jinja"
-    try:
-        return path.read_text(encoding="utf-8") if path.is_file() else None
-    except (OSError, UnicodeDecodeError) as error:
-        raise TokenizerError(f"{path}: cannot be read ({error})") from error
+    return template if isinstance(template, str) else None

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
 _KEY = "tokenizer.ggml."
+_NO_ID = 0xFFFFFFFF  # how some converters write that there is no such token: -1 in 32 bits
 _SPECIAL_TYPES = frozenset({TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED})
 
 
@@ -118,13 +119,14 @@ class _Reader:
             adds_eos=self._flag("add_eos_token", default=False),
             splits_at_words=self.splits_at_words,
             space_prefix=SpacePrefix.ALWAYS if adds_space else SpacePrefix.NEVER,
+            prefixes_spaced=family is Family.SENTENCEPIECE,
             chat_template=template if isinstance(template, str) else None,
         )
 
     def _id(self, name: str, *, is_lenient: bool = False) -> int | None:
         """Returns the id, None when the key is missing (or, for ids without effect, out of range)."""
         value = self.metadata.get(_KEY + name)
-        if value is None:
+        if value is None or value == _NO_ID:
             return None
         if not isinstance(value, int) or isinstance(value, bool):
             raise TokenizerError(f"{_KEY}{name}: found {value!r:.80}, wanted a token id")

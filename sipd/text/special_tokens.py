@@ -35,6 +35,9 @@ class SpecialTokens:
         self._ids = {**user_defined, **hidden}
         self._plain = _pattern(user_defined)
         self._all = _pattern(self._ids)
+        self._first_chars = frozenset(text[0] for text in self._ids)
+        self._last_chars = frozenset(text[-1] for text in self._ids)
+        self._reach = max(map(len, self._ids), default=1) - 1  # characters of a token that lie beside a text's border
 
     def hidden_id(self, text: str) -> int | None:
         """Returns the id of the control or unknown token written `text`, or None."""
@@ -43,6 +46,16 @@ class SpecialTokens:
     def contained_in_hidden(self, text: str) -> bool:
         """Returns whether some control or unknown token contains `text`."""
         return any(text in hidden for hidden in self._hidden)
+
+    def may_join(self, text: str) -> bool:
+        """Returns whether a special token could cross a border of `text`, wherever that stands; True in doubt.
+
+        Such a token begins near the end of `text`, or ends near its start, or contains it (which does no harm when
+        the token is user-defined).
+        """
+        begins_one = not self._first_chars.isdisjoint(text[-self._reach :])
+        ends_one = not self._last_chars.isdisjoint(text[: self._reach])
+        return begins_one or ends_one or (len(text) < self._reach and self.contained_in_hidden(text))
 
     def split(self, text: str, *, parse_special: bool) -> Iterator[int | str]:
         """Yields the ids of special tokens and the text between them, in order; no empty text."""

@@ -163,7 +163,7 @@ class Tokenizer:
                 yield [part]
                 wants_prefix = prefix is SpacePrefix.ALWAYS
                 continue
-            text = f" {part}" if wants_prefix else part
+            text = f" {part}" if wants_prefix and not self._is_spared(part) else part
             wants_prefix = False
             for chunk in chunks(text) if self._vocabulary.splits_at_words else (text,):
                 spaced = chunk.replace(" ", SPACE) if is_sentencepiece else chunk
@@ -178,15 +178,23 @@ class Tokenizer:
                 raise
             raise InvalidRequest("input", f"the model's pre-tokenizer gave up on the text: {error}") from error
 
+    def _is_spared(self, part: str) -> bool:
+        """Whether the dummy space is left out before `part`, because it begins with a space."""
+        if self._vocabulary.prefixes_spaced:
+            return False
+        return part.startswith((" ", SPACE) if self._vocabulary.family is Family.SENTENCEPIECE else " ")
+
     def _with_bos(self, ids: list[int]) -> list[int]:
         if self.adds_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
             ids.insert(0, self.bos_id)
         return ids
 
     def _with_ends(self, ids: list[int]) -> list[int]:
+        # BOS first: with one id for both, the EOS of an empty text would pass for it
+        ids = self._with_bos(ids)
         if self.adds_eos and self.eos_id is not None:
             ids.append(self.eos_id)
-        return self._with_bos(ids)
+        return ids
 
 
 def _collected(parts: Iterable[list[int]], context_tokens: int | None) -> list[int]:

@@ -95,6 +95,7 @@ class Vocabulary:
     adds_bos: bool
     adds_eos: bool
     space_prefix: SpacePrefix
+    prefixes_spaced: bool  # whether text that begins with a space gets another one before it
     splits_at_words: bool  # no piece holds a space between two letters
     chat_template: str | None
 

@@ -6,22 +6,15 @@ Invariant: nothing here ever opens a file for writing, and opening never blocks 
 from __future__ import annotations
 
 import os
-import stat
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
 from sipd.errors import ModelError
+from sipd.plain_file import special_kind
 
 _LFS_PREFIX = b"version https://git-lfs"
 LFS_PREFIX_BYTES = len(_LFS_PREFIX)
-_KINDS = (
-    (stat.S_ISDIR, "a directory"),
-    (stat.S_ISFIFO, "a FIFO"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a character device"),
-    (stat.S_ISBLK, "a block device"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +68,8 @@ def is_lfs_pointer(head: bytes) -> bool:
 
 def _refuse_special(path: Path, mode: int, error: type[ModelError]) -> None:
     """Raises `error` naming the kind of file unless `mode` is that of a plain file."""
-    if stat.S_ISREG(mode):
-        return
-    kind = next((name for test, name in _KINDS if test(mode)), "a special file")
-    raise error(f"{path}: found {kind}, wanted a plain file")
+    if (kind := special_kind(mode)) is not None:
+        raise error(f"{path}: found {kind}, wanted a plain file")
 
 
 def _reason(fault: OSError | ValueError) -> str:

@@ -17,6 +17,8 @@ from sipd.kernels import binding
 from sipd.weights.plan import PLACE, Plan, choose_pinned
 from sipd.weights.reader import WeightFiles
 
+_STACK_BYTES = 16 * 1024  # of a reader, whose thread was measured to use 8 KiB
+_MARGIN_READERS = 8  # the stacks of as many as a probe may choose lie in the ledger's margin
 # Errors that mean "this file system does not do direct reads after all"
 _DIRECT_REFUSED = frozenset({errno.EINVAL, errno.ENOTSUP})
 
@@ -62,6 +64,11 @@ def shape_stream(plan: Plan, pinned: frozenset[int], n_slots: int, n_readers: in
     slots = 1 if is_resident else n_slots
     slot_bytes = PLACE if is_resident else plan.largest_span
     return StreamShape(slots, n_readers, slot_bytes, slack, offsets, at)
+
+
+def stack_bytes(n_readers: int) -> int:
+    """Bytes of stacks that the ledger's margin does not hold."""
+    return max(0, n_readers - _MARGIN_READERS) * _STACK_BYTES
 
 
 def shrink_shape(
@@ -129,7 +136,10 @@ class Stream:
             raise SipdError(f"{len(files.fds)} files in one checkpoint, sipd reads at most {binding.MAX_FILES}")
         self.handle = library.sipd_stream_create(ctypes.byref(config), extents)
         if not self.handle:
-            raise SipdError(f"no memory for a ring of {shape.ring_bytes} and {shape.pin_bytes} pinned bytes")
+            raise SipdError(
+                f"no memory for a ring of {shape.ring_bytes} and {shape.pin_bytes} pinned bytes, "
+                f"or no thread for the first of {shape.n_readers} readers (a limit on processes, such as TasksMax)"
+            )
         self._open()
 
     def _open(self) -> None:

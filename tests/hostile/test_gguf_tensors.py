@@ -77,14 +77,17 @@ def test_rows_that_are_no_whole_number_of_blocks_are_refused(tmp_path: Path, col
     refuse(writer, tmp_path, f"tensor 'a' has rows of {columns} elements, Q8_0 wants a multiple of 32")
 
 
-@pytest.mark.parametrize("type_id", [31, 36, 40, 1000, 2**32 - 1])
+@pytest.mark.parametrize("type_id", [31, 36, 42, 1000, 2**32 - 1])
 def test_an_unknown_type_is_named_by_its_number(tmp_path: Path, type_id: int) -> None:
     writer = GgufWriter()
     writer.add_tensor("a", (256,), type_id, bytes(256))
     refuse(writer, tmp_path, f"tensor 'a' has the unknown type {type_id}; wanted F32, F16")
 
 
-@pytest.mark.parametrize(("type_id", "name"), [(10, "Q2_K"), (20, "IQ4_NL"), (39, "MXFP4"), (26, "I32")])
+@pytest.mark.parametrize(
+    ("type_id", "name"),
+    [(10, "Q2_K"), (20, "IQ4_NL"), (39, "MXFP4"), (40, "NVFP4"), (41, "Q1_0"), (26, "I32")],
+)
 def test_a_type_that_is_not_run_is_named(tmp_path: Path, type_id: int, name: str) -> None:
     writer = GgufWriter()
     writer.add_tensor("a", (256,), type_id, bytes(256))

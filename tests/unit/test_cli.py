@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +10,7 @@ import pytest
 import sipd
 from sipd.cli import main
 from sipd.errors import BudgetError
+from tests.builders import build_gguf
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +76,43 @@ def test_an_internal_fault_is_told_apart_from_a_configuration_error(
     monkeypatch.setattr("sipd.cli._version", fail)
     assert main(["version"]) == 70
     assert last_line(capsys) == "sipd: internal fault: RuntimeError: odd"
+
+
+def sipd_command(*arguments: str, stdout: str = os.devnull) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    with Path(stdout).open("w") as out:
+        return subprocess.run(
+            [sys.executable, "-m", "sipd", *arguments],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            check=False,
+            env=environment,
+            encoding="utf-8",
+        )
+
+
+@pytest.mark.parametrize("command", ["inspect", "version"])
+def test_output_that_cannot_be_written_is_one_line_and_no_fault_of_ours(tmp_path: Path, command: str) -> None:
+    model = [str(build_gguf(tmp_path / "m.gguf"))] if command == "inspect" else []
+    done = sipd_command(command, *model, stdout="/dev/full")
+    assert (done.returncode, done.stderr) == (74, "sipd: cannot write the output: No space left on device\n")
+
+
+def test_a_model_whose_name_is_no_utf_8_can_be_looked_at(tmp_path: Path) -> None:
+    done = sipd_command("inspect", str(build_gguf(tmp_path / "m\udcff.gguf")))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_context_that_holds_no_reply_is_refused_by_plan_as_by_serve(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "m.gguf", "--context", "1"]) == 78
+    assert last_line(capsys) == "sipd: context: from flag: found '1', wanted a whole number of at least 2"
+
+
+def test_the_reason_stays_one_line_whatever_a_name_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "/absent\x1b[31m\nname"]) == 78
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert r"/absent\x1b[31m name" in err
 
 
 def test_every_setting_has_a_flag(capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,6 +91,17 @@ def test_the_variables_of_client_and_tests_are_let_pass() -> None:
         ("model", "a\0b"),
         ("log_level", "loud"),
         ("tile_bytes", "0"),
+        ("readers", "0"),
+        ("readers", "65"),
+        ("context", "1"),
+        ("max_prompt_bytes", "2G"),
+        ("max_prompt_bytes", 1024**4),
+        ("model_name", "m\udcff"),
+        ("listen", "unix:/a\udcff"),
+        ("listen", "h\udcff:1"),
+        ("listen", "unix:/a%20b"),
+        ("listen", "unix:~nobody-by-this-name/s"),
+        ("model", "~nobody-by-this-name/m.gguf"),
     ],
 )
 def test_a_value_that_cannot_be_used_names_setting_source_found_and_wanted(name: str, value: object) -> None:
@@ -98,6 +109,26 @@ def test_a_value_that_cannot_be_used_names_setting_source_found_and_wanted(name:
         load_config({name: value}, {})
     assert caught.value.setting == name
     assert caught.value.exit_code == 78
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "found"),
+    [
+        ("readers", "64", 64),
+        ("context", "2", 2),
+        ("max_queued", "0", 0),
+        ("max_prompt_bytes", "1G", 1024**3),
+        ("model_name", "Grüße", "Grüße"),
+    ],
+)
+def test_the_last_value_before_a_bound_is_taken(name: str, value: str, found: object) -> None:
+    assert getattr(load_config({name: value}, {}), name) == found
+
+
+def test_a_tilde_stands_for_the_home_directory_in_every_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/of/tests")
+    config = load_config({"listen": ["unix:~/s.sock"], "model": "~/m.gguf"}, {})
+    assert (str(config.listen[0]), str(config.model)) == ("unix:/home/of/tests/s.sock", "/home/of/tests/m.gguf")
 
 
 def test_a_named_file_that_is_missing_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "sipd"
 SHARED = frozenset(
-    {"cgroup", "config", "errors", "listen_address", "memory", "pressure", "process_memory", "progress_line", "size"}
+    {
+        *("cgroup", "config", "errors", "foreign_text", "listen_address", "memory", "pressure", "process_memory"),
+        *("plain_file", "progress_line", "size"),
+    }
 )
 BELOW = {
     "server": {"text", "planned_model", "engine", "models", "weights", "kernels", "v1"},

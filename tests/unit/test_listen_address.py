@@ -26,6 +26,16 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         parse_listen_address(text)
 
 
+@pytest.mark.parametrize("path", ["/run/a b.sock", "/run/50%.sock", "/run/%zz.sock", "/run/é.sock", "./~s.sock"])
+def test_a_socket_path_that_grpc_takes_as_it_is_may_hold_anything(path: str) -> None:
+    assert parse_listen_address(f"unix:{path}").host == path
+
+
+def test_a_socket_path_that_grpc_would_bind_elsewhere_is_refused_with_what_it_decodes() -> None:
+    with pytest.raises(ValueError, match="gRPC would decode %2f; wanted a path without it"):
+        parse_listen_address("unix:/run/a%2fb.sock")
+
+
 def test_a_socket_path_longer_than_the_system_allows_is_refused_with_both_lengths() -> None:
     with pytest.raises(ValueError, match="has 123 bytes, the system allows 107"):
         parse_listen_address("unix:/a/" + "x" * 120)

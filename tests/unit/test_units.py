@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -89,6 +90,12 @@ def test_a_stop_has_more_time_than_the_daemons_grace(unit: str) -> None:
 @pytest.mark.parametrize("error", [ConfigError, BudgetError, ModelError])
 def test_what_a_restart_cannot_mend_is_not_restarted(unit: str, error: type[SipdError]) -> None:
     assert str(error.exit_code) in settings(SYSTEMD / unit)["RestartPreventExitStatus"][0].split()
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_daemon_that_was_told_to_stop_twice_has_not_failed(unit: str, number: signal.Signals) -> None:
+    assert str(128 + number) in settings(SYSTEMD / unit)["SuccessExitStatus"][0].split()
 
 
 @pytest.mark.parametrize("unit", UNITS)

@@ -188,6 +188,57 @@ def test_what_cannot_be_sent_is_wrong_usage(arguments: list[str], capsys: pytest
     assert capsys.readouterr().err.startswith("sipc: ")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["a\udcff"], "prompt: character 1 is no Unicode"),
+        (["--chat", "a\udcff"], "chat.messages.content: character 1 is no Unicode"),
+        (["--model", "\udcff", "hi"], "model: character 0 is no Unicode"),
+        (["--stop", "ab\udcff", "hi"], "stop: character 2 is no Unicode"),
+        (["-"], "prompt: byte 2 of standard input is no UTF-8"),
+    ],
+)
+def test_text_that_is_no_unicode_is_refused_by_name(
+    arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ab\xff")))
+    assert cli.main(["generate", "--target", "127.0.0.1:1", *arguments]) == 2
+    assert capsys.readouterr().err.startswith(f"sipc: {problem}")
+
+
+def test_a_closed_standard_input_is_no_prompt(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert cli.main(["generate", "--target", "127.0.0.1:1", "-"]) == 2
+    assert capsys.readouterr().err == "sipc: standard input is closed, wanted a prompt there\n"
+
+
+def with_redirection(redirection: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    command = ["sh", "-c", f'exec "$@" {redirection}', "sh", *sipc(*arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])}
+    return subprocess.run(command, capture_output=True, check=False, env=environment)
+
+
+@pytest.mark.parametrize(
+    ("output", "problem"),
+    [(">&-", "standard output is closed"), (">/dev/full", "standard output: No space left on device")],
+)
+def test_output_that_cannot_be_written_is_one_line(fake: Fake, output: str, problem: str) -> None:
+    done = with_redirection(output, "generate", "--target", fake.target, "hi")
+    assert (done.returncode, done.stderr.decode()) == (1, f"sipc: {problem}\n")
+
+
+def test_without_a_standard_error_the_text_comes_all_the_same(fake: Fake) -> None:
+    done = with_redirection("2>&-", "generate", "--target", fake.target, "--stats", "hi")
+    assert (done.returncode, done.stdout.decode()) == (0, " Grüße 🌿\n")
+
+
+def test_an_error_that_nobody_can_read_is_not_written_into_the_output() -> None:
+    done = with_redirection("2>&-", "status", "--target", "127.0.0.1:1")
+    assert (done.returncode, done.stdout) == (1, b"")
+
+
 def test_wrong_flags_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(["generate", "--max-tokens", "many", "hi"])

@@ -77,6 +77,21 @@ def drafting(path: Path, target: Path | None = None, **values: Any) -> Iterator[
         model.close()
 
 
+def test_the_stacks_of_many_readers_are_part_of_what_its_weights_cost(tmp_path: Path) -> None:
+    path = build_gguf(tmp_path / "m.gguf")
+    library = binding.load_library()
+    target = open_checkpoint(path)
+    few, many = (
+        open_draft_plan(
+            replace(CONFIG, draft_model=path, readers=n), target, program_of(path, library), library, n_threads=1
+        )
+        for n in (8, 64)
+    )
+    assert few is not None
+    assert many is not None
+    assert many.layout(PLENTY).weight_bytes - few.layout(PLENTY).weight_bytes == 56 * 16 * 1024
+
+
 @pytest.mark.parametrize("is_tied", [True, False])
 @pytest.mark.parametrize("arch", ["llama", "qwen2"])
 def test_every_draft_of_a_model_for_itself_is_right(tmp_path: Path, arch: str, *, is_tied: bool) -> None:

@@ -92,6 +92,17 @@ def test_the_terms_never_exceed_what_is_available(name: str, config: str) -> Non
         assert total(layout) <= available
 
 
+@pytest.mark.parametrize("available", [0, 48 * MIB, 64 * MIB])
+def test_the_stacks_of_many_readers_are_paid_for_by_the_other_parts(available: int) -> None:
+    few, many = (
+        Divider(LIBRARY, program("smollm2"), Config(readers=n), n_threads=4, available=available).divide()
+        for n in (8, 64)
+    )
+    assert dict(many.terms)["reader stacks"] == 56 * 16 * KIB
+    assert "reader stacks" not in dict(few.terms)
+    assert total(many) <= max(available, total(few) + 56 * 16 * KIB)
+
+
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_terms_are_those_of_the_shapes_that_are_built(name: str, config: str) -> None:
@@ -169,6 +180,23 @@ def test_a_resident_untied_model_keeps_its_embedding_too() -> None:
 
 def test_a_configured_context_is_kept_at_every_budget() -> None:
     assert {divide("smollm2", "context", n).context_tokens for n in (0, 64 * MIB, EVERYTHING)} == {200}
+
+
+def test_the_context_of_linear_scaling_reaches_further_when_it_is_asked_for() -> None:
+    scaled = program_of(gguf_table(TINY, metadata={"llama.rope.scaling.factor": 4.0}))
+    asked = Divider(LIBRARY, scaled, Config(context=2048), n_threads=4, available=EVERYTHING).divide()
+    assert asked.context_tokens == 2048
+    assert Divider(LIBRARY, scaled, Config(), n_threads=4, available=EVERYTHING).divide().context_tokens == 512
+    with pytest.raises(ConfigError, match="context: found 2049, too many for the model: it was made for at most 2048"):
+        Divider(LIBRARY, scaled, Config(context=2049), n_threads=4, available=0).divide()
+
+
+def test_the_context_ends_with_the_window_and_one_beyond_it_is_refused_by_that_name() -> None:
+    windowed = program_of(gguf_table(TINY, metadata={"llama.attention.sliding_window": 100}))
+    assert Divider(LIBRARY, windowed, Config(), n_threads=4, available=EVERYTHING).divide().context_tokens == 100
+    Divider(LIBRARY, windowed, Config(context=100), n_threads=4, available=0).divide()
+    with pytest.raises(ConfigError, match="found 101, too many for the model: its sliding window holds 100"):
+        Divider(LIBRARY, windowed, Config(context=101), n_threads=4, available=0).divide()
 
 
 @pytest.mark.parametrize(

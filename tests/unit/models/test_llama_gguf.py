@@ -57,6 +57,22 @@ def test_no_key_head_count_means_one_key_head_for_each_query_head() -> None:
     assert program_of(table).hyperparameters.n_kv_heads == 4
 
 
+def test_an_array_of_equal_key_head_counts_is_one_count() -> None:
+    h = program_of(gguf_table(metadata={"llama.attention.head_count_kv": (2, 2)})).hyperparameters
+    assert h.n_kv_heads == 2
+
+
+@pytest.mark.parametrize("value", [(2, 4), (2,), (2, 2, 2), ()])
+def test_key_head_counts_that_differ_or_miss_a_layer_are_refused(value: tuple[int, ...]) -> None:
+    with pytest.raises(UnsupportedModel, match=rf"head_count_kv is an array of {len(value)} values, wanted 2 that are"):
+        program_of(gguf_table(metadata={"llama.attention.head_count_kv": value}))
+
+
+def test_an_array_of_key_head_counts_that_make_no_sense_is_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="head_count_kv is 0, wanted an integer"):
+        program_of(gguf_table(metadata={"llama.attention.head_count_kv": (0, 0)}))
+
+
 def test_query_heads_that_key_heads_do_not_divide_are_refused() -> None:
     with pytest.raises(UnsupportedModel, match="4 query heads are not a multiple of 3 key heads"):
         program_of(gguf_table(replace(SHAPE, n_kv_heads=3)))
@@ -90,14 +106,23 @@ def test_an_epsilon_that_is_no_positive_number_is_refused(value: object) -> None
         program_of(gguf_table(metadata={"llama.attention.layer_norm_rms_epsilon": value}))
 
 
-@pytest.mark.parametrize("key", ["attention.sliding_window", "expert_count"])
-def test_what_would_change_the_mathematics_is_refused_rather_than_ignored(key: str) -> None:
-    with pytest.raises(UnsupportedModel, match=rf"llama\.{key} is 8, which sipd does not compute"):
-        program_of(gguf_table(metadata={f"llama.{key}": 8}))
+@pytest.mark.parametrize(
+    ("key", "value"), [("expert_count", 8), ("attention.causal", False), ("rope.scaling.attn_factor", 1.5)]
+)
+def test_what_would_change_the_mathematics_is_refused_rather_than_ignored(key: str, value: object) -> None:
+    with pytest.raises(UnsupportedModel, match=rf"llama\.{key} is {value}, which sipd does not compute"):
+        program_of(gguf_table(metadata={f"llama.{key}": value}))
 
 
-def test_a_sliding_window_of_zero_is_none() -> None:
-    program_of(gguf_table(metadata={"llama.attention.sliding_window": 0}))
+def test_attention_that_says_it_is_causal_runs() -> None:
+    program_of(gguf_table(metadata={"llama.attention.causal": True}))
+
+
+@pytest.mark.parametrize(("window", "context"), [(None, 512), (0, 512), (1024, 512), (512, 512), (100, 100)])
+def test_the_context_ends_with_a_sliding_window(window: int | None, context: int) -> None:
+    h = program_of(gguf_table(metadata={"llama.attention.sliding_window": window})).hyperparameters
+    assert (h.context_length, h.longest_context) == (context, context)
+    assert h.window == (window or None)
 
 
 @pytest.mark.parametrize(

@@ -98,24 +98,6 @@ def test_llama3_bounds_in_the_wrong_order_are_refused(high: float) -> None:
         rope.apply_scaling([1.0], LLAMA3 | {"high_freq_factor": high}, "here")
 
 
-def test_a_gguf_with_linear_scaling_divides_its_frequencies() -> None:
-    plain = program_of(gguf_table()).hyperparameters.inverse_frequencies
-    metadata = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
-    scaled = program_of(gguf_table(metadata=metadata)).hyperparameters.inverse_frequencies
-    assert scaled == tuple(frequency / 4 for frequency in plain)
-
-
-def test_a_gguf_with_the_older_key_of_linear_scaling_divides_as_well() -> None:
-    plain = program_of(gguf_table()).hyperparameters.inverse_frequencies
-    scaled = program_of(gguf_table(metadata={"llama.rope.scale_linear": 4.0})).hyperparameters.inverse_frequencies
-    assert scaled == tuple(frequency / 4 for frequency in plain)
-
-
-def test_a_gguf_with_yarn_is_refused() -> None:
-    with pytest.raises(UnsupportedModel, match="rope scaling 'yarn' is not supported"):
-        program_of(gguf_table(metadata={"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}))
-
-
 def test_the_factors_of_a_gguf_divide_its_frequencies() -> None:
     factors = [1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 8.0, 8.0]
     plain = program_of(gguf_table()).hyperparameters.inverse_frequencies

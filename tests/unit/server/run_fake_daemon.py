@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import types
 
@@ -29,8 +31,17 @@ def load_model(config: Config) -> tuple[ServedModel, Ledger]:
     return served_model(engine), Ledger(512 << 20, 30 << 20, 4 << 20)
 
 
+class _Loader(types.ModuleType):
+    """Stands in for the module that loads models; the fault "hangup" asks for a reload while it is imported."""
+
+    def __getattr__(self, name: str) -> object:
+        if name != "load_model":
+            raise AttributeError(name)
+        if sys.argv[1] == "hangup":
+            os.kill(os.getpid(), signal.SIGHUP)
+        return load_model
+
+
 if __name__ == "__main__":
-    module = types.ModuleType("sipd.server.model_loader")
-    module.load_model = load_model  # type: ignore[attr-defined]
-    sys.modules["sipd.server.model_loader"] = module
+    sys.modules["sipd.server.model_loader"] = _Loader("sipd.server.model_loader")
     sys.exit(main(sys.argv[2:]))

@@ -17,6 +17,7 @@ from sipd.server.auth import TokenFile, TokenInterceptor
 from sipd.server.client_identity import identify_client
 from sipd.server.events import Events
 from sipd.server.journal import RequestJournal
+from sipd.server.refusals import Refusals
 from sipd.server.service import build_service
 from sipd.server.service_state import DaemonState, ServiceState
 from sipd.server.tokens import token_line
@@ -138,6 +139,13 @@ def test_a_call_without_it_is_unauthenticated(tmp_path: Path, metadata: tuple[tu
     assert "Bearer TOKEN" in str(caught.value.details())
 
 
+def test_several_values_are_told_apart_from_none(tmp_path: Path) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        call_status(tmp_path, (("authorization", f"Bearer {TOKEN}"),) * 2)
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert str(caught.value.details()).startswith("2 authorization values, wanted metadata ")
+
+
 def test_health_needs_no_token(tmp_path: Path) -> None:
     assert call_status(tmp_path, (), "health").status == health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -148,7 +156,9 @@ def test_the_name_of_the_token_reaches_the_handler(tmp_path: Path) -> None:
 
     async def main() -> bytes:
         tokens = TokenFile(token_file(tmp_path, token_line("kitchen", TOKEN)))
-        server = grpc.aio.server(interceptors=(TokenInterceptor(tokens),))
+        server = grpc.aio.server(
+            interceptors=(TokenInterceptor(tokens, Refusals(Events(), asyncio.get_running_loop().call_later)),)
+        )
         method: Any = grpc.unary_unary_rpc_method_handler(name)
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("t.Test", {"Name": method})])
         server.add_insecure_port(f"unix:{tmp_path}/s")

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[3]
 class Daemon:
     """A daemon in its own process, with the receiving end of its NOTIFY_SOCKET."""
 
-    def __init__(self, folder: Path, fault: str, *flags: str) -> None:
+    def __init__(self, folder: Path, fault: str, *flags: str, enter: Sequence[str] = ()) -> None:
         self.target = f"unix:{folder}/sipd.sock"
         self.socket_path = folder / "sipd.sock"
         self.notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -38,7 +38,7 @@ class Daemon:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("SIPD_")}
         environ |= {"NOTIFY_SOCKET": str(folder / "notify"), "WATCHDOG_USEC": "1000000"}
         command = [sys.executable, "-m", "tests.unit.server.run_fake_daemon", fault, "serve", "--config", str(config)]
-        command += ["--model", "tiny.gguf", "--listen", self.target, *flags]
+        command = [*enter, *command, "--model", "tiny.gguf", "--listen", self.target, *flags]
         self.process = subprocess.Popen(command, cwd=ROOT, env=environ, stderr=subprocess.PIPE, text=True)
 
     def hears(self, wanted: str) -> list[str]:
@@ -69,10 +69,10 @@ class Daemon:
 def daemons(tmp_path: Path) -> Iterator[Any]:
     started: list[Daemon] = []
 
-    def start(fault: str, *flags: str) -> Daemon:
+    def start(fault: str, *flags: str, enter: Sequence[str] = ()) -> Daemon:
         folder = tmp_path / str(len(started))
         folder.mkdir()
-        started.append(Daemon(folder, fault, *flags))
+        started.append(Daemon(folder, fault, *flags, enter=enter))
         return started[-1]
 
     yield start
@@ -223,6 +223,63 @@ def test_a_bad_token_file_at_a_hangup_is_told_and_the_status_line_stays(daemons:
     daemon.signal(signal.SIGTERM)
     _, lines = daemon.ends()
     assert any(f"reload failed, everything stays as it was: token_file: {tokens}: line 1" in x for x in lines)
+
+
+def test_a_hangup_while_the_token_file_is_a_fifo_is_told_and_calls_are_served_on(daemons: Any, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("a-token-of-24-characters")
+    tokens.chmod(0o600)
+    daemon = daemons("none", "--token-file", str(tokens))
+    daemon.hears("READY=1")
+    tokens.unlink()
+    os.mkfifo(tokens)
+    daemon.signal(signal.SIGHUP)
+    daemon.hears("READY=1")
+    with grpc.insecure_channel(daemon.target) as channel:
+        assert health(channel) == health_pb2.HealthCheckResponse.SERVING
+    daemon.signal(signal.SIGTERM)
+    code, lines = daemon.ends()
+    assert code == 0
+    assert any(f"token_file: {tokens}: found a FIFO, wanted a plain file" in line for line in lines)
+
+
+def test_a_hangup_in_the_first_moment_of_a_start_does_not_end_it(daemons: Any) -> None:
+    assert "STATUS=serving tiny" in daemons("hangup").hears("READY=1")[-1]
+
+
+OPEN_FILES = ("sh", "-c", 'ulimit -n "$0" && exec "$@"')
+
+
+def test_too_few_file_descriptors_for_the_connections_exit_78_with_both_numbers(daemons: Any) -> None:
+    code, lines = daemons("none", enter=(*OPEN_FILES, "72")).ends()
+    assert code == 78
+    assert "take up to 128 open files, the limit is 72 (" in lines[-1]
+
+
+def test_with_just_enough_file_descriptors_as_many_connections_as_an_address_takes_end_nothing(daemons: Any) -> None:
+    daemon = daemons("none", enter=(*OPEN_FILES, "128"))
+    daemon.hears("READY=1")
+    connections = [socket.socket(socket.AF_UNIX) for _ in range(80)]
+    try:
+        for connection in connections:
+            connection.connect(str(daemon.socket_path))
+        closed = [connection for connection in connections if is_closed(connection)]
+        assert len(closed) == 16  # what is above 64
+        daemon.signal(signal.SIGTERM)
+        assert daemon.ends()[0] == 0
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Tells a connection that the server let go from one on which it answers the beginning of HTTP/2."""
+    connection.settimeout(WAIT_S)
+    try:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
 
 
 def test_a_certificate_that_cannot_be_read_exits_78(daemons: Any, tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ def write_all(writer: Events) -> None:
     writer.limit_met(7, 600.0, 300 * MIB, 200 * MIB)
     writer.oom_kill(1, "/sys/fs/cgroup/system.slice")
     writer.request_refused("r1", "OVER_BUDGET", "too much", 1)
+    writer.call_refused("ip:10.0.0.1", "INVALID_FIELD", "garbage", 1)
     writer.reloaded("the tokens")
     writer.reload_failed(ConfigError("token_file", "gone"))
     writer.snapshot_failed("/var/cache/sipd", "No space left on device")
@@ -59,6 +60,13 @@ def test_every_kind_is_written_by_one_function() -> None:
     write_all(Events(journal.send))
     assert Counter(each["SIPD_EVENT"] for each in journal.sent) == Counter(kind.name for kind in KINDS)
     assert all(each["MESSAGE_ID"] == MESSAGE_IDS[each["SIPD_EVENT"]] for each in journal.sent)
+
+
+def test_a_path_that_is_no_utf_8_or_ends_a_line_is_one_line_that_the_journal_takes() -> None:
+    journal = Journal()
+    Events(journal.send).snapshot_failed("/cache/\udcff\nERROR", "gone")
+    assert journal.sent[0]["MESSAGE"] == r"snapshots cannot be written to /cache/\udcff\nERROR: gone"
+    assert journal.sent[0]["SIPD_PATH"] == "/cache/\\udcff\nERROR"
 
 
 def callers(events_method: str) -> list[str]:

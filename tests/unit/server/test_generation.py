@@ -10,9 +10,10 @@ from typing import Any
 import grpc
 import pytest
 
+from sipd.text.assembler import TextDelta
 from sipd.v1 import generation_pb2 as pb
 from tests.unit.server.calls import events, prompt, run, text_of
-from tests.unit.server.fakes import END_ID, WAIT_S, FakeEngine, Running
+from tests.unit.server.fakes import END_ID, WAIT_S, FakeAssembler, FakeEngine, Running
 
 # Asks for a reply without a deadline, and says when the first event is there.
 CLIENT = """
@@ -89,6 +90,21 @@ def test_text_held_back_is_flushed_at_the_end(tmp_path: Path) -> None:
     assert text_of(events(tmp_path, request, FakeEngine(reply=[65, 66]))) == "AB"
 
 
+def test_a_stop_string_that_a_cut_off_character_completes_is_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeAssembler, "flush", lambda _self: TextDelta("", (), "\ufffd"))
+
+    async def body(server: Running, channel: grpc.aio.Channel) -> tuple[Any, list[dict[str, str]]]:
+        request = prompt(stop=pb.Stop(strings=["\ufffd"], max_tokens=1))
+        found = [event async for event in server.generate(channel, request)]
+        return found[-1].finished, server.records
+
+    finished, records = run(tmp_path, body)
+    assert (finished.reason, finished.stop_string) == (pb.FINISH_REASON_STOP, "\ufffd")
+    assert records[0]["SIPD_FINISH_REASON"] == "stop"
+
+
 def test_logprobs_come_one_per_id(tmp_path: Path) -> None:
     token = events(tmp_path, prompt(sampling=pb.Sampling(logprobs=2)))[1].token
     assert [(each.id, each.logprob) for each in token.logprobs] == [(65, -0.5)]
@@ -159,7 +175,9 @@ def test_a_deadline_ends_the_call_and_is_told_in_the_journal(tmp_path: Path) -> 
     code, records = run(tmp_path, body, engine)
     assert code is grpc.StatusCode.DEADLINE_EXCEEDED
     assert engine.requests[0].deadline is not None
-    assert [record["SIPD_FINISH_REASON"] for record in records] == ["deadline"]
+    assert [(record["SIPD_FINISH_REASON"], record["SIPD_ERROR"]) for record in records] == [
+        ("deadline", "DEADLINE_EXCEEDED")
+    ]
 
 
 def test_a_vanished_client_is_noticed(tmp_path: Path) -> None:

@@ -175,6 +175,27 @@ def test_a_failing_pass_ends_the_stream_with_its_status(
     assert (found, message, info.reason) == (code, str(error), error.reason)
 
 
+def test_a_path_that_is_no_utf_8_is_told_all_the_same(tmp_path: Path) -> None:
+    error = DataLoss("/m\udcff.gguf", 4096, "file ends")
+    code, message, info, _ = failure(tmp_path, prompt(), FakeEngine(error=error))
+    assert (code, message) == (grpc.StatusCode.DATA_LOSS, r"/m\udcff.gguf: at byte 4096: file ends")
+    assert dict(info.metadata) == {"path": r"/m\udcff.gguf", "offset": "4096"}
+
+
+@pytest.mark.parametrize("char", ["a", "é", "模", "🌿", "%"])
+def test_a_long_name_in_any_script_keeps_status_and_reason(tmp_path: Path, char: str) -> None:
+    code, message, info, _ = failure(tmp_path, prompt(model=char * 5000))
+    assert (code, info.reason) == (grpc.StatusCode.NOT_FOUND, "MODEL_NOT_FOUND")
+    assert message.endswith("' is not served, wanted 'tiny'")
+
+
+def test_a_fault_of_ours_is_an_internal_fault_without_its_text(tmp_path: Path) -> None:
+    engine = FakeEngine(refusal=RuntimeError("private"))  # type: ignore[arg-type]
+    code, message, info, _ = failure(tmp_path, prompt(), engine)
+    assert (code, info.reason) == (grpc.StatusCode.INTERNAL, "INTERNAL_FAULT")
+    assert message == "internal fault, see the daemon's log"
+
+
 @pytest.mark.parametrize(
     ("state", "code", "reason"),
     [

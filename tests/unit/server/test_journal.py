@@ -135,7 +135,7 @@ def test_a_flood_of_refused_requests_leaves_room_for_all_else(caplog: pytest.Log
 
 
 def test_odd_values_stay_on_one_quoted_line() -> None:
-    assert logfmt({"SIPD_MODEL": 'a "b"\n=c', "SIPD_ERROR": ""}) == 'model="a \\"b\\" =c" error=""'
+    assert logfmt({"SIPD_MODEL": 'a "b"\n=c', "SIPD_ERROR": ""}) == r'model="a \"b\"\n=c" error=""'
 
 
 def test_without_a_journal_socket_there_is_no_sender(tmp_path: Path) -> None:

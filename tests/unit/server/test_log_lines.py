@@ -22,20 +22,32 @@ def lines(level: str, *, has_journal_stderr: bool) -> list[str]:
     stream = io.StringIO()
     set_up_logging(level, has_journal_stderr=has_journal_stderr, stream=stream)
     logging.getLogger("sipd.test").info("one")
-    logging.getLogger("sipd.test").error("two\nthree")
+    try:
+        int("odd")
+    except ValueError:
+        logging.getLogger("sipd.test").exception("two\nthree")
     return stream.getvalue().splitlines()
 
 
 def test_under_the_journal_every_line_has_its_priority() -> None:
-    assert lines("info", has_journal_stderr=True) == ["<6>one", "<3>two", "<3>three"]
+    found = lines("info", has_journal_stderr=True)
+    assert found[0] == "<6>one"
+    assert found[-1].startswith("<3>ValueError: ")
+    assert all(line.startswith("<3>") for line in found[1:])
 
 
 def test_elsewhere_a_level_word_stands_in_front() -> None:
-    assert lines("info", has_journal_stderr=False) == ["INFO one", "ERROR two", "three"]
+    found = lines("info", has_journal_stderr=False)
+    assert (found[0], found[2]) == ("INFO one", "Traceback (most recent call last):")
+
+
+@pytest.mark.parametrize(("has_journal_stderr", "prefix"), [(True, "<3>"), (False, "ERROR ")])
+def test_a_message_is_one_line_whatever_the_names_in_it_hold(has_journal_stderr: bool, prefix: str) -> None:
+    assert lines("info", has_journal_stderr=has_journal_stderr)[1] == rf"{prefix}two\nthree"
 
 
 def test_lines_below_the_level_are_left_out() -> None:
-    assert lines("error", has_journal_stderr=True) == ["<3>two", "<3>three"]
+    assert lines("error", has_journal_stderr=True)[0].startswith("<3>two")
 
 
 def test_stderr_is_named_as_systemd_names_it() -> None:

@@ -128,10 +128,10 @@ def test_what_was_given_back_is_taken_again_as_far_as_a_raised_limit_goes(board:
 
 
 def test_what_was_given_back_under_a_budget_of_ones_own_is_taken_again_too(tmp_path: Path) -> None:
-    board = Board(tmp_path, 300 * MIB, budget_bytes=400 * MIB)
-    board.ledger.file_bytes = 100 * MIB  # have room in 800 MiB, not in 410
+    board = Board(tmp_path, 300 * MIB, budget_bytes=600 * MIB)
+    board.ledger.file_bytes = 100 * MIB  # have room in 800 MiB, not in 610
     board.ledger.grant("caches", board.ledger.remaining())
-    board.set(memory_max=str(410 * MIB))
+    board.set(memory_max=str(610 * MIB))
     board.watch.look()
     board.engine.border()
     assert board.engine.pinned < 300 * MIB

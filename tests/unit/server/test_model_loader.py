@@ -1,12 +1,18 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from sipd.config import Config
+from sipd.errors import ConfigError
 from sipd.memory import Ledger
-from sipd.server.model_loader import model_name, quant_shares, reserve_prompt_memory, weights_files
+from sipd.server.model_loader import load_model, model_name, quant_shares, reserve_prompt_memory, weights_files
 from sipd.server.model_text import read_model_text
 from sipd.weights.tensor_table import Checkpoint, QuantType, Tensor
+from tests.builders import build_gguf
 
 MIB = 1024**2
 
@@ -39,6 +45,18 @@ def test_types_are_listed_the_largest_share_first(tmp_path: Path) -> None:
 def test_a_model_is_named_after_its_file_or_folder(tmp_path: Path) -> None:
     assert model_name(tmp_path / "SmolLM2-135M.Q4_1.gguf") == "SmolLM2-135M.Q4_1"
     assert model_name(tmp_path / "tiny-hf") == "tiny-hf"
+
+
+def test_a_file_name_that_no_message_can_hold_is_refused_with_the_setting_that_helps(tmp_path: Path) -> None:
+    path = build_gguf(tmp_path / "m\udcff.gguf")
+    with pytest.raises(ConfigError, match=r"^model_name: found 'm\\udcff' .* which is not UTF-8; wanted --model-name"):
+        load_model(Config(model=path, budget=256 * MIB))
+
+
+def test_a_file_name_that_is_no_utf_8_is_told_with_escapes(tmp_path: Path) -> None:
+    table = checkpoint(tmp_path)
+    path = table.files[0].rename(tmp_path / "m\udcff.gguf")
+    assert weights_files(replace(table, files=(path, table.files[1])))[0].name == r"m\udcff.gguf"
 
 
 def test_a_checkpoint_without_a_tokenizer_has_no_text(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import logging
 import socket
 import time
 from collections.abc import Iterator
@@ -9,7 +11,10 @@ import pytest
 
 from sipd.config import Config
 from sipd.memory import Ledger
+from sipd.process_memory import ProcessMemory
+from sipd.server import monitor as monitor_module
 from sipd.server.events import Events
+from sipd.server.memory_watch import MemoryWatch
 from sipd.server.monitor import Monitor
 from sipd.server.notify import Notifier
 from sipd.server.service_state import DaemonState, ServiceState
@@ -122,6 +127,45 @@ def test_a_dead_engine_is_reported_with_its_cause(systemd: Systemd, notifier: No
     assert not Monitor(state, notifier, watchdog_s=10.0).tick()
     assert state.last_error == "boom"
     assert systemd.messages() == []
+
+
+def test_figures_that_cannot_be_read_for_a_while_stay_as_they_were_and_end_nothing(
+    notifier: Notifier, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def read() -> ProcessMemory:
+        if is_full:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return ProcessMemory(200 << 20, 0, 0)
+
+    is_full = False
+    monkeypatch.setattr(monitor_module, "read_process_memory", read)
+    state = state_with(FakeEngine())
+    monitor = Monitor(state, notifier, None)
+    before = monitor.line()
+    is_full = True
+    with caplog.at_level(logging.WARNING, "sipd.monitor"):
+        assert monitor.tick()
+        assert monitor.tick()
+    assert "200/448 MiB" in before
+    assert monitor.line() == before
+    assert [record.message for record in caplog.records] == [
+        "memory figures cannot be read: [Errno 24] Too many open files"
+    ]
+
+
+def test_limits_are_not_looked_at_while_nothing_can_be_read(
+    notifier: Notifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> ProcessMemory:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    looks: list[None] = []
+    monitor = Monitor(state_with(FakeEngine()), notifier, None)
+    monkeypatch.setattr(MemoryWatch, "look", lambda _watch: looks.append(None))
+    assert monitor.tick()
+    monkeypatch.setattr(monitor_module, "read_process_memory", fail)
+    assert monitor.tick()
+    assert len(looks) == 1
 
 
 def test_the_status_line_tells_requests_rate_and_memory(notifier: Notifier) -> None:

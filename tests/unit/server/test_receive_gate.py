@@ -12,32 +12,49 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from sipd.server import receive_gate
-from sipd.server.service import STATUS
+from sipd.config import Config
+from sipd.errors import InvalidRequest
+from sipd.server import first_message, open_calls, receive_gate
+from sipd.server.events import Events
+from sipd.server.refusals import Refusals
+from sipd.server.service import GENERATION, STATUS
+from sipd.v1 import generation_pb2 as pb
 from sipd.v1 import status_pb2
-from tests.unit.server.fakes import WAIT_S, running
+from tests.unit.server.fakes import WAIT_S, FakeEngine, running
+from tests.unit.server.http2 import END_STREAM, HEADERS, raw_client
 
 
-async def half_open(channel: grpc.aio.Channel) -> Any:
+async def half_open(channel: grpc.aio.Channel, method: str = "GetStatus") -> Any:
     """Opens a call whose message never comes."""
-    method: Any = channel.stream_unary(f"/{STATUS}/GetStatus")
-    call = method()
+    service = GENERATION if method == "Generate" else STATUS
+    call: Any = channel.stream_unary(f"/{service}/{method}")()
     await call.wait_for_connection()
     return call
 
 
-def test_calls_that_send_nothing_hold_up_others_only_for_a_while(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(receive_gate, "_PATIENCE_S", 0.1)
+def test_sixteen_calls_that_send_nothing_do_not_hold_up_a_question_for_a_second_each(tmp_path: Path) -> None:
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(3 * WAIT_S), running(tmp_path) as (_server, channel):
+            calls = [await half_open(channel, method) for method in ("Generate", "GetStatus") for _ in range(16)]
+            began = loop.time()
+            assert (await get_status(channel)).model == "tiny"
+            took_s = loop.time() - began
+            for call in calls:
+                call.cancel()
+            return took_s
+
+    assert asyncio.run(main()) < 5
+
+
+def test_a_prompt_that_never_comes_does_not_hold_up_a_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_message, "PATIENCE_S", 10 * WAIT_S)
+    monkeypatch.setattr(first_message, "LEAST_PATIENCE_S", 10 * WAIT_S)
 
     async def main() -> None:
         async with asyncio.timeout(WAIT_S), running(tmp_path) as (_server, channel):
-            calls = [await half_open(channel) for _ in range(6)]
-            method: Any = channel.unary_unary(
-                f"/{STATUS}/GetStatus",
-                status_pb2.GetStatusRequest.SerializeToString,
-                status_pb2.GetStatusResponse.FromString,
-            )
-            assert (await method(status_pb2.GetStatusRequest())).model == "tiny"
+            calls = [await half_open(channel, "Generate") for _ in range(6)]
+            await get_status(channel)
             for call in calls:
                 call.cancel()
 
@@ -56,18 +73,23 @@ def test_a_call_that_sends_nothing_does_not_hold_up_health(tmp_path: Path) -> No
     asyncio.run(main())
 
 
+async def get_status(channel: grpc.aio.Channel) -> status_pb2.GetStatusResponse:
+    method: Any = channel.unary_unary(f"/{STATUS}/GetStatus")
+    return status_pb2.GetStatusResponse.FromString(await method(b""))
+
+
 async def code_of(call: Any) -> grpc.StatusCode:
     code: grpc.StatusCode = await call.code()
     return code
 
 
 def test_a_message_that_never_comes_ends_its_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receive_gate, "_PATIENCE_S", 0.05)
-    monkeypatch.setattr(receive_gate, "_LATE_S", 0.3)
+    monkeypatch.setattr(first_message, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(first_message, "LATE_S", 0.3)
 
     async def main() -> list[grpc.StatusCode]:
         async with asyncio.timeout(WAIT_S), running(tmp_path) as (_server, channel):
-            calls = [await half_open(channel) for _ in range(5)]
+            calls = [await half_open(channel, "Generate") for _ in range(5)]
             return [await code_of(call) for call in calls]
 
     codes = asyncio.run(main())
@@ -76,15 +98,15 @@ def test_a_message_that_never_comes_ends_its_call(tmp_path: Path, monkeypatch: p
 
 
 def test_a_slow_message_within_its_time_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receive_gate, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(first_message, "PATIENCE_S", 0.01)
 
     async def main() -> bytes:
         async with asyncio.timeout(WAIT_S), running(tmp_path) as (_server, channel):
-            slow = await half_open(channel)
-            quick: Any = channel.unary_unary(f"/{STATUS}/GetStatus")
-            await quick(b"")  # comes in only once the slow one is late
+            slow, slower = await half_open(channel), await half_open(channel)
+            await get_status(channel)  # comes in only once a slow one is late
             await slow.write(b"")
             await slow.done_writing()
+            slower.cancel()
             return bytes(await slow)
 
     assert status_pb2.GetStatusResponse.FromString(asyncio.run(main())).model == "tiny"
@@ -101,41 +123,110 @@ def test_a_call_without_a_message_is_refused(tmp_path: Path) -> None:
 
 
 def test_one_open_call_too_many_is_told_to_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receive_gate, "_MAX_CALLS", 3)
+    monkeypatch.setattr(open_calls, "MAX_CALLS", 4)  # of which the programs of the machine have three
 
     async def main() -> None:
-        async with asyncio.timeout(WAIT_S), running(tmp_path) as (_server, channel):
+        async with asyncio.timeout(WAIT_S), running(tmp_path) as (server, channel):
             calls = [await half_open(channel) for _ in range(3)]
-            method: Any = channel.unary_unary(f"/{STATUS}/GetStatus")
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await method(b"")
+                await get_status(channel)
             assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert "3 calls are open" in str(caught.value.details())
+            assert "3 calls open" in str(caught.value.details())
+            (told,) = server.told
+            assert (told["SIPD_EVENT"], told["SIPD_ERROR"], told["SIPD_CLIENT"]) == (
+                *("call_refused", "QUEUE_FULL"),
+                "local:unix",
+            )
             health: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
             assert await health(b"")
             for call in calls:
                 call.cancel()
                 await code_of(call)
-            await method(b"", wait_for_ready=True)
+            await served(channel)
 
     asyncio.run(main())
 
 
-def test_a_watcher_of_health_hears_the_first_state_and_each_change(tmp_path: Path) -> None:
-    async def main() -> list[int]:
-        async with asyncio.timeout(WAIT_S), running(tmp_path) as (server, channel):
-            method: Any = channel.unary_stream(
-                "/grpc.health.v1.Health/Watch", response_deserializer=health_pb2.HealthCheckResponse.FromString
-            )
-            call = method(b"")
-            first = await call.read()
-            await server.service.health.set_serving(is_serving=True)
-            second = await call.read()
-            call.cancel()
-            return [int(first.status), int(second.status)]
+def test_a_client_on_the_network_cannot_take_the_places_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_calls, "MAX_CALLS", 16)
+    config = Config(max_requests_per_client=4)
 
-    states = health_pb2.HealthCheckResponse
-    assert asyncio.run(main()) == [states.NOT_SERVING, states.SERVING]
+    async def main() -> None:
+        async with (
+            asyncio.timeout(WAIT_S),
+            running(tmp_path, target="127.0.0.1:0", config=config) as (server, channel),
+            grpc.aio.insecure_channel(server.target, [("grpc.use_local_subchannel_pool", 1)]) as other,
+        ):
+            calls = [await half_open(channel) for _ in range(4)]
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await get_status(channel)
+            assert "has 4 calls open, one client may have 4" in str(caught.value.details())
+            await get_status(other)
+            for call in calls:
+                call.cancel()
+
+    asyncio.run(main())
+
+
+async def served(channel: grpc.aio.Channel) -> None:
+    """Returns when there is a place for a question."""
+    while True:
+        try:
+            await get_status(channel)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise
+        else:
+            return
+
+
+def test_calls_whose_responses_nobody_reads_give_their_places_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_calls, "MAX_CALLS", 4)
+    monkeypatch.setattr(receive_gate, "UNREAD_S", 0.3)
+
+    async def main() -> None:
+        async with (
+            asyncio.timeout(WAIT_S),
+            running(tmp_path) as (server, channel),
+            raw_client(server.target) as unread,
+        ):
+            for _ in range(3):
+                unread.call(f"/{STATUS}/GetStatus")
+            for _ in range(3):
+                await unread.until(HEADERS)  # those before the response, which no window holds back
+            with pytest.raises(grpc.aio.AioRpcError, match="3 calls open"):
+                await get_status(channel)
+            await served(channel)
+
+    asyncio.run(main())
+
+
+def test_a_reply_that_nobody_reads_ends_its_request_and_says_so_if_it_is_read_after_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receive_gate, "UNREAD_S", 0.1)
+    message = pb.GenerateRequest(prompt="hello").SerializeToString()
+
+    async def main() -> bytes:
+        engine = FakeEngine()
+        engine.gate.clear()
+        async with (
+            asyncio.timeout(WAIT_S),
+            running(tmp_path, engine) as (server, _channel),
+            raw_client(server.target) as unread,
+        ):
+            unread.call(f"/{GENERATION}/Generate", message)
+            assert await asyncio.to_thread(engine.was_cancelled.wait, WAIT_S)
+            unread.open_window()
+            trailers = await unread.until(HEADERS, END_STREAM)
+            assert [each["SIPD_ERROR"] for each in server.told] == ["CANCELLED"]
+            return trailers.payload
+
+    assert b"took nothing of a response" in asyncio.run(main())
 
 
 LONG = health_pb2.HealthCheckRequest(service="x" * 5000).SerializeToString()
@@ -151,7 +242,24 @@ def test_a_health_message_that_is_long_or_garbage_is_refused(tmp_path: Path, mes
     assert asyncio.run(main()) is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_a_refused_message_is_let_go_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("message", [b"\xff\xff", b"\x0a\x02\xff\xfe", bytes(2 * 1024**2)])
+def test_a_message_that_is_no_request_is_told_to_the_journal_with_reason_and_client(
+    tmp_path: Path, message: bytes
+) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(WAIT_S), running(tmp_path) as (server, channel):
+            method: Any = channel.unary_stream(f"/{GENERATION}/Generate")
+            assert await code_of(method(message)) is grpc.StatusCode.INVALID_ARGUMENT
+            (told,) = server.told
+            assert (told["SIPD_EVENT"], told["SIPD_ERROR"]) == ("call_refused", "INVALID_FIELD")
+            assert (told["SIPD_CLIENT"], told["SIPD_REFUSED"]) == ("local:unix", "1")
+            assert server.records == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("parse", [None, lambda _message: InvalidRequest("request", "no")])
+def test_a_refused_message_is_let_go_at_once(tmp_path: Path, parse: Any) -> None:
     n_bytes = 1_000_000
 
     async def refuse(message: bytes, context: Any) -> None:
@@ -160,8 +268,9 @@ def test_a_refused_message_is_let_go_at_once(tmp_path: Path) -> None:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no")
 
     async def main() -> int:
-        server = grpc.aio.server(interceptors=(receive_gate.ReceiveGate(),))
-        handler: Any = grpc.unary_unary_rpc_method_handler(refuse)
+        refusals = Refusals(Events(), asyncio.get_running_loop().call_later)
+        server = grpc.aio.server(interceptors=(receive_gate.ReceiveGate(refusals),))
+        handler: Any = grpc.unary_unary_rpc_method_handler(refuse, parse)
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("sipd.v1.T", {"M": handler})])
         server.add_insecure_port(f"unix:{tmp_path}/s")
         await server.start()

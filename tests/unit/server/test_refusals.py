@@ -43,6 +43,10 @@ class Rig:
     def counts(self) -> list[tuple[str, str, str]]:
         return [(each["SIPD_ERROR"], each["SIPD_REQUEST_ID"], each["SIPD_REFUSED"]) for each in self.told]
 
+    @property
+    def calls(self) -> list[tuple[str, str, str]]:
+        return [(each["SIPD_ERROR"], each["SIPD_CLIENT"], each["SIPD_REFUSED"]) for each in self.told]
+
 
 @pytest.fixture
 def rig() -> Rig:
@@ -99,5 +103,19 @@ def test_after_a_quiet_minute_the_next_refusal_is_told_at_once_again(rig: Rig) -
 def test_no_error_is_kept_with_the_prompt_that_its_traceback_holds(rig: Rig) -> None:
     rig.refusals.note("a", Overloaded("full", 1.0))
     rig.refusals.note("b", Overloaded("full", 1.0))
-    more = rig.refusals._more["QUEUE_FULL"]
-    assert (more.n, more.request_id, more.text) == (1, "b", "full")
+    (more,) = rig.refusals._more.values()
+    assert (more.n, more.name, more.text) == (1, "b", "full")
+
+
+def test_a_call_without_a_request_is_told_whatever_was_wrong_and_a_flood_of_them_counted(rig: Rig) -> None:
+    for n in range(1000):
+        rig.refusals.note_call(f"ip:10.0.0.{n % 7}", InvalidRequest("request", "2 bytes are no valid message"))
+    rig.wait(EVERY_S)
+    assert rig.calls == [("INVALID_FIELD", "ip:10.0.0.0", "1"), ("INVALID_FIELD", "ip:10.0.0.5", "999")]
+    assert rig.told[0]["SIPD_EVENT"] == "call_refused"
+
+
+def test_calls_and_requests_with_the_same_reason_are_counted_apart(rig: Rig) -> None:
+    rig.refusals.note_call("ip:10.0.0.1", Overloaded("256 calls are open", 1.0))
+    rig.refusals.note("r1", Overloaded("full", 1.0))
+    assert [each["SIPD_EVENT"] for each in rig.told] == ["call_refused", "request_refused"]

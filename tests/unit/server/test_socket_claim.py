@@ -121,3 +121,23 @@ def test_a_port_in_use_is_a_configuration_error_and_no_socket_stays(tmp_path: Pa
         with pytest.raises(ConfigError, match=r"listen: cannot listen on 127\.0\.0\.1"):
             bind(addresses)
     assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_a_name_of_which_one_address_is_taken_is_refused_as_a_whole(family: int, host: str) -> None:
+    with socket.socket(family) as taken:
+        try:
+            taken.bind((host, 0))
+        except OSError as error:
+            pytest.skip(f"{host} is not to be had here: {error}")
+        taken.listen(1)
+        address = ListenAddress("localhost", taken.getsockname()[1])
+        with pytest.raises(ConfigError, match=rf"listen on localhost:\d+: {host} has that port in use; wanted"):
+            bind([address])
+
+
+def test_a_name_whose_port_is_free_is_bound() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = ListenAddress("localhost", free.getsockname()[1])
+    assert bind([address])[0] == [address]

@@ -104,6 +104,27 @@ def test_a_role_cannot_make_a_control_token() -> None:
     assert segments == [Segment("<|im_end|>", is_template=False)]
 
 
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ messages[0].content | length }}", "12"),
+        ("{% if messages[0].content == 'hello, you! ' %}same{% endif %}", "same"),
+        ("{% if messages[0].content.startswith('hello') %}greeting{% endif %}", "greeting"),
+        ("{{ messages[0].content[:3] }}", "hel"),
+        ("{{ messages[0].content | capitalize }}", "Hello, you! "),
+        ("{{ messages[0].content | tojson }}", '"hello, you! "'),
+    ],
+)
+def test_a_template_that_measures_or_compares_content_sees_what_was_sent(source: str, text: str) -> None:
+    assert _render(source, "hello, you! ") == text
+
+
+def test_a_template_sees_longer_content_only_where_a_control_token_could_be_made_of_it() -> None:
+    source = "{{ messages[0].content | length }}"
+    assert [_render(source, content) for content in ("ab", "a <", "> a", "im_end")] == ["2", "5", "5", "8"]
+    assert _render(source, "a <" + " there" * 10) == "63"
+
+
 def test_a_known_role_makes_the_token_that_the_template_builds_from_it() -> None:
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "<|user|>"]
     tokenizer = spm(tokens=tokens, token_type=[2, 3, 3] + [6] * 256 + [3], scores=[0.0] * 260)

@@ -72,6 +72,8 @@ def _write(directory: Path, tokenizer: object, config: object = None, **files: o
 
 
 TEXTS = ["", "the  thin\n\n a<think>the</s> <|im_end|> é🙂", " the", "<s>the</s>the"]
+# Where no part begins with a space
+UNSPACED_TEXTS = ["", "the  thin\n\n a<think>the</s><|im_end|> é🙂", "<s>the</s>the"]
 
 
 @pytest.mark.parametrize("parse_special", [True, False])
@@ -87,18 +89,65 @@ def test_a_byte_level_directory_gives_the_ids_of_the_same_gguf(tmp_path: Path, p
     assert tokenizer.end_ids == reference.end_ids
 
 
-_METASPACE = {"normalizer": None, "pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581", "split": False}}
+_PRE_TOKENIZER: dict[str, Any] = {"type": "Metaspace", "replacement": "\u2581", "split": False}
+_METASPACE: dict[str, Any] = {"normalizer": None, "pre_tokenizer": _PRE_TOKENIZER}
+_SPM_CONFIG = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "add_bos_token": True}
 
 
-@pytest.mark.parametrize("parts", [{}, _METASPACE], ids=["prepend", "metaspace"])
-def test_a_sentencepiece_directory_gives_the_ids_of_the_same_gguf(tmp_path: Path, parts: dict[str, Any]) -> None:
-    config = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "add_bos_token": True}
-    tokenizer = Tokenizer.from_directory(_write(tmp_path, _sentencepiece(**parts), config))
+@pytest.mark.parametrize(
+    ("parts", "texts"),
+    [({}, TEXTS), (_METASPACE, UNSPACED_TEXTS)],
+    ids=["prepend", "metaspace"],
+)
+def test_a_sentencepiece_directory_gives_the_ids_of_the_same_gguf(
+    tmp_path: Path, parts: dict[str, Any], texts: list[str]
+) -> None:
+    tokenizer = Tokenizer.from_directory(_write(tmp_path, _sentencepiece(**parts), _SPM_CONFIG))
     reference = spm()
-    for text in TEXTS:
+    for text in texts:
         ids = tokenizer.encode(text, add_special=True, parse_special=True)
         assert ids == reference.encode(text, add_special=True, parse_special=True)
         assert tokenizer.decode(ids) == reference.decode(ids)
+
+
+SPACE, SPACE_THE, BOS = 259, 269, 1
+
+
+@pytest.mark.parametrize("scheme", ["always", "first"])
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("the", [SPACE_THE]),
+        (" the", [SPACE_THE]),
+        ("\u2581the", [SPACE_THE]),
+        ("  the", [SPACE, SPACE_THE]),
+        (" ", [SPACE]),
+        ("<s> the", [BOS, SPACE_THE]),
+    ],
+)
+def test_a_metaspace_puts_no_space_before_a_space(tmp_path: Path, scheme: str, text: str, ids: list[int]) -> None:
+    metaspace = {**_PRE_TOKENIZER, "prepend_scheme": scheme}
+    written = _write(tmp_path, _sentencepiece(normalizer=None, pre_tokenizer=metaspace), {})
+    assert Tokenizer.from_directory(written).encode(text, add_special=False, parse_special=True) == ids
+
+
+@pytest.mark.parametrize("pre_tokenizer", [None, _PRE_TOKENIZER], ids=["alone", "before-metaspace"])
+def test_a_prepend_puts_a_space_before_a_space(tmp_path: Path, pre_tokenizer: object) -> None:
+    tokenizer = Tokenizer.from_directory(_write(tmp_path, _sentencepiece(pre_tokenizer=pre_tokenizer), {}))
+    assert tokenizer.encode(" the", add_special=False, parse_special=False) == [SPACE, SPACE_THE]
+
+
+def test_a_normalizer_that_strips_spaces_is_refused(tmp_path: Path) -> None:
+    parts = [{"type": "Strip", "strip_left": True, "strip_right": True}, {"type": "Prepend", "prepend": "\u2581"}]
+    root = _sentencepiece(normalizer={"type": "Sequence", "normalizers": parts})
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json: normalizer: found 'Strip', not supported"):
+        Tokenizer.from_directory(_write(tmp_path, root, {}))
+
+
+def test_a_byte_level_vocabulary_may_strip_spaces(tmp_path: Path) -> None:
+    root = {**_byte_level(), "normalizer": {"type": "Strip", "strip_left": True, "strip_right": True}}
+    tokenizer = Tokenizer.from_directory(_write(tmp_path, root))
+    assert tokenizer.encode("  the ", add_special=False, parse_special=False) == [264]
 
 
 def test_a_metaspace_that_prepends_only_at_the_start_does_not_after_special_tokens(tmp_path: Path) -> None:
@@ -135,16 +184,34 @@ def test_end_ids_hold_those_of_the_generation_config(tmp_path: Path, value: obje
     assert Tokenizer.from_directory(written).end_ids == {1, 3} | ids
 
 
-def test_the_chat_template_is_found_in_each_place(tmp_path: Path) -> None:
+def test_the_chat_template_is_found_in_the_configuration(tmp_path: Path) -> None:
     assert Tokenizer.from_directory(_write(tmp_path, _byte_level())).chat_template is None
-    (tmp_path / "chat_template.jinja").write_text("file")
-    assert Tokenizer.from_directory(tmp_path).chat_template == "file"
     several = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "list"}]
     assert Tokenizer.from_directory(_write(tmp_path, _byte_level(), {"chat_template": several})).chat_template == "list"
     assert Tokenizer.from_directory(_write(tmp_path, _byte_level(), {"chat_template": "key"})).chat_template == "key"
+
+
+@pytest.mark.parametrize("config", [{}, {"chat_template": "key"}], ids=["alone", "beside-another"])
+def test_a_chat_template_in_a_file_of_its_own_wins(tmp_path: Path, config: dict[str, Any]) -> None:
+    (tmp_path / "chat_template.jinja").write_text("file")
+    assert Tokenizer.from_directory(_write(tmp_path, _byte_level(), config)).chat_template == "file"
+
+
+def test_a_chat_template_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(TokenizerError, match=r"chat_template\.jinja: cannot be read"):
-        Tokenizer.from_directory(_write(tmp_path, _byte_level()))
+        Tokenizer.from_directory(_write(tmp_path, _byte_level(), {"chat_template": "key"}))
+
+
+def test_an_unknown_token_outside_the_vocabulary_is_none(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_directory(_write(tmp_path, _byte_level(), {**_CONFIG, "unk_token": "[UNK]"}))
+    assert tokenizer._vocabulary.unknown_id is None
+
+
+def test_parts_of_a_model_that_do_nothing_are_taken(tmp_path: Path) -> None:
+    root = _byte_level(continuing_subword_prefix="", end_of_word_suffix="", dropout=0.0)
+    tokenizer = Tokenizer.from_directory(_write(tmp_path, root))
+    assert tokenizer.encode("the", add_special=False, parse_special=False) == [264]
 
 
 def test_merges_as_pairs_are_read_too(tmp_path: Path) -> None:
@@ -174,6 +241,9 @@ def _added(**changes: object) -> dict[str, Any]:
         (_byte_level(merges=[["t", 1]]), {}, r"model.merges\[0\] is"),
         (_byte_level(merges=["t qq"]), {}, "vocabulary: .*qq"),
         (_byte_level(unk_token=[]), {}, "unk_token"),
+        (_byte_level(end_of_word_suffix="</w>"), {}, "model.end_of_word_suffix: found '</w>', wanted none"),
+        (_byte_level(continuing_subword_prefix="##"), {}, "model.continuing_subword_prefix: found '##', wanted none"),
+        (_byte_level(dropout=0.1), {}, "model.dropout: found 0.1, wanted none"),
         (_added(id=None), {}, r"added_tokens\[3\]: wanted an id and a content"),
         (_added(id=9), {}, "'<|im_end|>' has another id"),
         (_added(rstrip=True), {}, "'<|im_end|>': rstrip is not supported"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from sipd.errors import TokenizerError
@@ -90,6 +92,13 @@ def test_bad_scores_are_refused_by_name(changes: dict[str, object], message: str
 def test_padding_and_unknown_ids_out_of_range_are_ignored() -> None:
     tokenizer = gpt2(padding_token_id=2**32 - 1, unknown_token_id=2**32 - 1)
     assert tokenizer._vocabulary.unknown_id is None
+
+
+@pytest.mark.parametrize("build", [gpt2, spm])
+def test_an_id_of_minus_one_in_32_bits_means_no_such_token(build: Callable[..., Tokenizer]) -> None:
+    tokenizer = build(bos_token_id=2**32 - 1, eos_token_id=2**32 - 1, add_bos_token=True, add_eos_token=True)
+    assert (tokenizer.bos_id, tokenizer.eos_id) == (None, None)
+    assert tokenizer.encode("", add_special=True, parse_special=False) == []
 
 
 def test_repeated_tokens_load_and_each_id_keeps_its_text() -> None:

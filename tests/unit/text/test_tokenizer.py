@@ -89,6 +89,12 @@ def test_eos_is_added_when_the_metadata_say_so() -> None:
     assert gpt2(add_eos_token=True).encode("a", add_special=True, parse_special=False)[-1] == EOS
 
 
+def test_one_id_for_both_ends_stands_at_both_ends_also_of_an_empty_text() -> None:
+    tokenizer = gpt2(bos_token_id=EOS, add_bos_token=True, add_eos_token=True)
+    assert tokenizer.encode("", add_special=True, parse_special=False) == [EOS, EOS]
+    assert tokenizer.encode("the", add_special=True, parse_special=False) == [EOS, 264, EOS]
+
+
 def test_defaults_without_flags_follow_the_pre_tokenizer_and_the_family() -> None:
     assert gpt2(add_bos_token=None).adds_bos
     assert not gpt2(add_bos_token=None, pre="qwen2").adds_bos
@@ -145,6 +151,16 @@ def test_token_text_is_the_piece_as_the_vocabulary_writes_it() -> None:
 def test_sentencepiece_puts_a_space_before_text_and_after_special_tokens() -> None:
     the = SPM.encode("the", add_special=False, parse_special=False)
     assert SPM.encode("the<s>the", add_special=False, parse_special=True) == [*the, 1, *the]
+
+
+def test_sentencepiece_puts_a_space_before_a_space() -> None:
+    assert SPM.encode(" the", add_special=False, parse_special=False) == [259, 269]
+
+
+@pytest.mark.parametrize(("text", "ids"), [("the", [266]), (" the", [266]), ("<think>the", [THINK, 266])])
+def test_a_byte_level_space_prefix_is_left_out_before_a_space(text: str, ids: list[int]) -> None:
+    tokenizer = gpt2(add_space_prefix=True)
+    assert tokenizer.encode(text, add_special=False, parse_special=False) == ids
 
 
 def test_sentencepiece_without_space_prefix_adds_no_space() -> None:

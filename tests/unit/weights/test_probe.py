@@ -13,9 +13,9 @@ import pytest
 from sipd.kernels import binding
 from sipd.weights import probe
 from sipd.weights.plan import Plan, build_plan
-from sipd.weights.probe import DEFAULT_READERS, ProbeResult, probe_storage
+from sipd.weights.probe import DEFAULT_READERS, DEPTHS, ProbeResult, probe_storage
 from sipd.weights.reader import WeightFiles
-from sipd.weights.stream import shape_stream
+from sipd.weights.stream import shape_stream, stack_bytes
 from sipd.weights.tensor_table import QuantType, Tensor
 
 LIBRARY = binding.load_library()
@@ -84,3 +84,8 @@ def test_the_probe_leaves_no_thread_and_no_read_behind(path: Path) -> None:
     before = len(list(tasks.iterdir()))
     probed(path, 12)
     assert len(list(tasks.iterdir())) == before
+
+
+def test_the_margin_holds_the_stacks_of_every_depth_that_is_probed_and_of_no_more() -> None:
+    assert stack_bytes(max(DEPTHS)) == 0
+    assert stack_bytes(max(DEPTHS) + 1) > 0

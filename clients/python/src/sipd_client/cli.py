@@ -1,7 +1,8 @@
 """The command sipc: text on standard output, everything else on standard error.
 
-Exit codes: 0 the call was served, 1 it failed (one line on standard error: status, reason, message), 2 wrong usage,
-130 interrupted, 141 the reader of standard output went away. Interrupting cancels the request.
+Exit codes: 0 the call was served, 1 it failed (one line on standard error: status, reason, message) or standard output
+cannot be written, 2 wrong usage, 130 interrupted, 141 the reader of standard output went away. Interrupting cancels the
+request.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ class UsageError(Exception):
     """The command line, or what it names, cannot be used."""
 
 
+class OutputError(Exception):
+    """Standard output cannot be written."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
     options = _parser().parse_args(arguments)
@@ -41,17 +46,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _run(options)
     except SipdClientError as error:
         wait = "" if error.retry_after_s is None else f" (try again in {error.retry_after_s:g} s)"
-        print(f"sipc: {error}{wait}", file=sys.stderr)
+        _complain(f"{error}{wait}")
         return EXIT_FAILED
+    except OutputError as error:
+        _complain(str(error))
+        return EXIT_FAILED
+    except BrokenPipeError:
+        return EXIT_PIPE
     except (UsageError, OSError, ValueError, TypeError) as error:
-        if isinstance(error, BrokenPipeError):
-            # The interpreter flushes at exit: let it flush into nothing instead of complaining.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return EXIT_PIPE
-        print(f"sipc: {error}", file=sys.stderr)
+        _complain(str(error))
         return EXIT_USAGE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+def _complain(text: str) -> None:
+    if sys.stderr is not None:  # print would take standard output instead
+        print(f"sipc: {text}", file=sys.stderr)
+
+
+def _write(text: str, end: str = "\n") -> None:
+    """Writes to standard output at once; raises OutputError, or BrokenPipeError when its reader went away."""
+    try:
+        print(text, end=end, flush=True)
+    except OSError as error:
+        # The interpreter flushes at exit: let it flush into nothing instead of complaining.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise OutputError(f"standard output: {error.strerror}") from error
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -131,6 +154,8 @@ def _add_generation(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if sys.stdout is None:
+        raise OutputError("standard output is closed")
     with _client(options) as client:
         if options.command == "status":
             status = client.status()
@@ -144,7 +169,7 @@ def _run(options: argparse.Namespace) -> int:
                 finished = (_print_events if options.json else _print_text)(events)
             finally:
                 events.close()
-            if options.stats and finished is not None:
+            if options.stats and finished is not None and sys.stderr is not None:
                 print("\n".join(finished_lines(finished)), file=sys.stderr)
     return 0
 
@@ -183,7 +208,7 @@ def _events(client: Client, options: argparse.Namespace) -> Generator[Event, Non
         asked["speculation"] = False
     if options.special_tokens:
         asked["parse_special_tokens"] = True
-    prompt = sys.stdin.buffer.read().decode("utf-8") if options.prompt == "-" else options.prompt
+    prompt = _read_standard_input() if options.prompt == "-" else options.prompt
     if options.token_ids:
         return client.generate(
             [int(word) for word in prompt.replace(",", " ").split()], deadline_s=options.deadline, **asked
@@ -194,19 +219,28 @@ def _events(client: Client, options: argparse.Namespace) -> Generator[Event, Non
     return client.generate(prompt, deadline_s=options.deadline, **asked)
 
 
+def _read_standard_input() -> str:
+    if sys.stdin is None:
+        raise UsageError("standard input is closed, wanted a prompt there")
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"prompt: byte {error.start} of standard input is no UTF-8") from error
+
+
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(", ", ": "))
 
 
 def _print_result(lines: Sequence[str]) -> None:
-    print("\n".join(lines), flush=True)
+    _write("\n".join(lines))
 
 
 def _print_events(events: Iterator[Event]) -> Finished | None:
     """Writes one line per event; returns the last one."""
     finished = None
     for event in events:
-        print(_json(event_to_dict(event)), flush=True)
+        _write(_json(event_to_dict(event)))
         if isinstance(event, Finished):
             finished = event
     return finished
@@ -218,7 +252,7 @@ def _print_text(events: Iterator[Event]) -> Finished | None:
     Returns the last event.
     """
     finished = None
-    shows_progress = sys.stderr.isatty()
+    shows_progress = sys.stderr is not None and sys.stderr.isatty()
     is_shown = False
     text = ""
     try:
@@ -231,14 +265,14 @@ def _print_text(events: Iterator[Event]) -> Finished | None:
                     print(_CLEAR_LINE, end="", file=sys.stderr, flush=True)
                     is_shown = False
                 text = event.text
-                print(text, end="", flush=True)
+                _write(text, end="")
             elif isinstance(event, Finished):
                 finished = event
     finally:
         if is_shown:
             print(_CLEAR_LINE, end="", file=sys.stderr, flush=True)
         if text and not text.endswith("\n") and sys.stdout.isatty():
-            print(flush=True)
+            _write("")
     return finished
 
 

@@ -67,7 +67,7 @@ def prompt_request(prompt: str | Sequence[int], options: GenerateOptions) -> Gen
     Raises TypeError for an unknown option or a value of the wrong type, ValueError for one that its field cannot hold.
     """
     if isinstance(prompt, str):
-        return _with_options(GenerateRequest(prompt=prompt), options)
+        return _with_options(GenerateRequest(prompt=_text("prompt", prompt)), options)
     return _with_options(GenerateRequest(token_ids=TokenIds(ids=prompt)), options)
 
 
@@ -82,7 +82,7 @@ def tokenize_request(
     text: str, model: str | None, parse_special_tokens: bool | None, add_special_tokens: bool | None
 ) -> TokenizeRequest:
     """Returns the request for the token ids of `text`; what is None stays unset."""
-    request = TokenizeRequest(text=text, model=model)
+    request = TokenizeRequest(text=_text("text", text), model=model)
     if parse_special_tokens is not None:
         request.parse_special_tokens = parse_special_tokens
     if add_special_tokens is not None:
@@ -94,9 +94,20 @@ def _message(source: ChatMessage | Mapping[str, str] | tuple[str, str]) -> ChatM
     if isinstance(source, ChatMessage):
         return source
     if isinstance(source, Mapping):
-        return ChatMessage(role=source["role"], content=source["content"])
-    role, content = source
-    return ChatMessage(role=role, content=content)
+        role, content = source["role"], source["content"]
+    else:
+        role, content = source
+    return ChatMessage(role=_text("chat.messages.role", role), content=_text("chat.messages.content", content))
+
+
+def _text(field: str, value: str) -> str:
+    """Returns `value`; raises ValueError naming the field when it is not Unicode, as text of a broken encoding."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{field}: character {error.start} is no Unicode, wanted text in UTF-8") from error
+    return value
 
 
 def _with_options(request: GenerateRequest, options: GenerateOptions) -> GenerateRequest:
@@ -105,6 +116,8 @@ def _with_options(request: GenerateRequest, options: GenerateOptions) -> Generat
         if value is not None:
             try:
                 _set(request, name, value)
+            except UnicodeEncodeError as error:
+                raise ValueError(f"{name}: character {error.start} is no Unicode, wanted text in UTF-8") from error
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{name}: {error}") from error
     return request
