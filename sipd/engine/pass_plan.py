@@ -21,6 +21,7 @@ class Sequence:
     n_rows: int = 0  # of the pass under way, drafts not counted
     drafts: tuple[int, ...] = ()  # tokens that the pass under way verifies
     parked_since: float | None = None  # time.monotonic() seconds; its reader has been behind since then
+    is_stuck: bool = False  # for so long that it yields to whoever waits
     is_restoring: bool = False  # its pages are being read from disk
 
     @property

@@ -1,9 +1,10 @@
 """Who takes part in the next pass, within the pages and the rows that were granted.
 
 Interactive requests go before background ones; among equals the client with the fewest running requests goes first,
-then who came first. The last place and the last quarter of the queue are kept for interactive ones, and a background
-request that runs goes back to the queue when an interactive one finds no pages or no place. Owned by the engine
-thread, but for `waiting`, which the engine guards. Invariant: a request is admitted only when its worst case fits the
+then who came first. The last place and the last quarter of the queue are kept for interactive ones. A background
+request that runs goes back to the queue when an interactive one finds no pages or no place, and one whose reader is
+stuck when anybody does; it waits there until its reader goes on. Owned by the engine thread, but for `waiting`, which
+the engine guards. Invariant: a request is admitted only when its worst case fits the
 page pool; decoders always have their row.
 """
 
@@ -66,11 +67,11 @@ class Scheduler:
     def admit(self) -> list[Sequence]:
         """Moves requests from the queue as long as the next one's worst case fits; returns the new sequences.
 
-        Background sequences may go the other way, to make room.
+        Background sequences, and those whose readers are stuck, may go the other way, to make room.
         """
         admitted: list[Sequence] = []
-        while self.waiting:
-            request = self._order(self.waiting)[0]
+        while ready := [each for each in self.waiting if not each.is_reader_behind()]:
+            request = self._order(ready)[0]
             sequence = self._begin(request)
             if sequence is None:
                 if self._make_way(request):
@@ -88,12 +89,17 @@ class Scheduler:
         return self._reuse.admit(request) if self.n_free_places > n_kept else None
 
     def _make_way(self, request: Request) -> bool:
-        """Sends the background sequence that began last back to the queue; False when that would not help.
+        """Sends the sequence that yields to `request` and began last back to the queue; False when that would not help.
 
         Its tokens stay, and its pages as far as they are not needed: what is lost is computed again, to the same bytes.
         """
-        yielding = [each for each in self.active if each.request.priority is not Priority.INTERACTIVE]
-        if request.priority is not Priority.INTERACTIVE or not yielding:
+        is_interactive = request.priority is Priority.INTERACTIVE
+        yielding = [
+            each
+            for each in self.active
+            if each.is_stuck or (is_interactive and each.request.priority is not Priority.INTERACTIVE)
+        ]
+        if not yielding:
             return False
         pool = self._reuse.pool
         users = Counter(node for each in yielding for node in each.chain)
@@ -101,7 +107,7 @@ class Scheduler:
         freed += sum(node.n_users == n for node, n in users.items())  # others, or the disk, hold the rest
         if worst_case_pages(request) > pool.n_pages - pool.n_promised + freed:
             return False
-        sequence = yielding[-1]
+        sequence = max(reversed(yielding), key=lambda each: each.is_stuck)
         self.active.remove(sequence)
         self._give_way(sequence)
         sequence.request.n_computed = 0

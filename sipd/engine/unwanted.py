@@ -1,7 +1,7 @@
 """Whether anybody still wants a request, and how it ends when nobody does.
 
-Owned by the engine thread. Invariant: a reader that is behind is waited for, but not for longer than MAX_PARKED_S while
-it holds pages that others wait for.
+Owned by the engine thread. Invariant: a reader that is behind is waited for, but not for longer than MAX_PARKED_S, and
+for no longer than STUCK_S while others wait for its place or its pages.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from sipd.engine.pass_plan import Sequence
 from sipd.engine.request import FinishReason, Request
 from sipd.errors import Cancelled, DeadlineExceeded, SipdError
 
-MAX_PARKED_S = 60.0  # a reader that is behind for longer gives its pages up to those who wait
+MAX_PARKED_S = 60.0  # a reader that is behind for longer is not waited for
+STUCK_S = 5.0  # one that is behind for longer gives its place and its pages up to those who wait
 
 
 def is_late(request: Request, now: float) -> bool:
@@ -32,9 +33,11 @@ def why_unwanted(sequence: Sequence, now: float, *, is_cancelled: bool) -> tuple
     if is_cancelled or is_late(sequence.request, now):
         return how_it_ends(sequence.request)
     if not sequence.request.is_reader_behind():
-        sequence.parked_since = None
-    elif sequence.parked_since is None:
+        sequence.parked_since, sequence.is_stuck = None, False
+        return None
+    if sequence.parked_since is None:
         sequence.parked_since = now
-    elif now - sequence.parked_since > MAX_PARKED_S:
+    sequence.is_stuck = now - sequence.parked_since > STUCK_S
+    if now - sequence.parked_since > MAX_PARKED_S:
         return FinishReason.CANCELLED, Cancelled(f"the reader has been {MAX_PARKED_S:g} s behind")
     return None

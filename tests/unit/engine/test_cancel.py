@@ -240,7 +240,7 @@ def test_a_reader_that_stays_behind_gives_its_place_up_to_those_who_wait(monkeyp
     monkeypatch.setattr("sipd.engine.unwanted.MAX_PARKED_S", 0.0)
     with rig(max_active=1) as one:
         stalled, stalled_sink = one.request(3, 4)
-        stalled.is_reader_behind = lambda: True
+        stalled.is_reader_behind = lambda: stalled_sink.n_started > 0
         one.engine.submit(stalled)
         _, next_sink = one.submit()
         outcome = stalled_sink.wait()

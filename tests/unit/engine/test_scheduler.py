@@ -179,10 +179,11 @@ def test_every_request_ends_and_no_pass_breaks_a_rule(
 
 def test_a_sequence_whose_reader_is_behind_sits_the_pass_out_and_keeps_its_pages() -> None:
     slow, quick = request(3, 5), request(3, 5)
-    is_behind = True
+    is_behind = False
     slow.is_reader_behind = lambda: is_behind
     made = scheduler(slow, quick)
     made.admit()
+    is_behind = True
     assert [sequence.request for sequence in made.plan_pass().sequences] == [quick]
     is_behind = False
     assert [sequence.request for sequence in made.plan_pass().sequences] == [slow, quick]
@@ -190,9 +191,9 @@ def test_a_sequence_whose_reader_is_behind_sits_the_pass_out_and_keeps_its_pages
 
 def test_a_pass_has_no_rows_when_every_reader_is_behind() -> None:
     slow = request(3, 5)
-    slow.is_reader_behind = lambda: True
     made = scheduler(slow)
     made.admit()
+    slow.is_reader_behind = lambda: True
     assert made.plan_pass().rows == []
 
 
@@ -327,6 +328,39 @@ def test_pages_that_others_read_too_are_nothing_to_give_way_for() -> None:
     made.waiting.append(request(60))  # two pages: one would come free
     assert made.admit() == []
     assert [sequence.request for sequence in made.active] == [first.request, slow]
+
+
+def test_a_request_whose_reader_is_stuck_gives_way_to_anybody_and_waits_for_its_reader() -> None:
+    made = scheduler(stuck := request(40, 20), other := request(4, 20), max_active=2)
+    is_behind = False
+    stuck.is_reader_behind = lambda: is_behind
+    first, _ = made.admit()
+    is_behind = True
+    late = request(3)
+    late.priority = Priority.BACKGROUND
+    made.waiting.append(late)
+    assert made.admit() == [], "behind for a moment is not stuck"
+    first.is_stuck = True
+    made.waiting.append(quick := request(3))
+    assert [sequence.request for sequence in made.admit()] == [quick]
+    assert [sequence.request for sequence in made.active] == [other, quick]
+    end(made, made.active[1])
+    end(made, made.active[0])
+    assert [sequence.request for sequence in made.admit()] == [late], "the reader is still behind"
+    is_behind = False
+    assert [sequence.request for sequence in made.admit()] == [stuck]
+
+
+def test_stuck_requests_give_way_before_background_ones() -> None:
+    slow, stuck = from_client("a", priority=Priority.BACKGROUND), from_client("b")
+    made = scheduler(stuck, slow, max_active=3)
+    made.admit()
+    made.active[0].is_stuck = True
+    stuck.is_reader_behind = lambda: True
+    made.waiting += [from_client("c"), from_client("d")]
+    made.admit()
+    assert slow in [sequence.request for sequence in made.active]
+    assert made.waiting == [stuck]
 
 
 def test_the_background_request_that_began_last_gives_way_first_and_interactive_ones_never_do() -> None:

@@ -48,6 +48,12 @@ def _model(tmp_path_factory: pytest.TempPathFactory) -> None:
     Schedule.model = build_gguf(tmp_path_factory.mktemp("sharing") / "m.gguf", quant=QuantType.Q8_0)
 
 
+@pytest.fixture(autouse=True)
+def _stuck_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that is behind yields to whoever waits, without the seconds that it otherwise has."""
+    monkeypatch.setattr("sipd.engine.unwanted.STUCK_S", -1.0)
+
+
 @cache
 def alone(model: Path, prompt: tuple[int, ...], max_tokens: int, options: SamplingOptions) -> tuple[int, ...]:
     with running(model) as engine:
@@ -123,6 +129,20 @@ class Schedule(RuleBasedStateMachine):
         request.priority = Priority.BACKGROUND if flags[3] else Priority.INTERACTIVE
         self.engine.submit(request)
         self.sent.append(sent)
+
+    @precondition(lambda self: len(self.sent) < 20)
+    @rule(head=st.sampled_from(HEADS), is_slow=st.booleans(), more=st.integers(1, 3))
+    def arrive_while_others_are_stuck_or_in_the_background(
+        self, head: tuple[int, ...], is_slow: bool, more: int
+    ) -> None:
+        first = len(self.sent)
+        for number in range(4):
+            self._send((*head, number), 24, 0.0, 1.0, "a", "", (is_slow, True, False, not is_slow))
+        deadline = time.monotonic() + 1.0
+        while len(self.sent[first].listener.ids) < 3 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        for number in range(more):
+            self._send((*head, 9, number), 4, 0.0, 1.0, "b", "", (False, True, False, False))
 
     @precondition(lambda self: self.sent)
     @rule(rest=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=9), data=st.data())
