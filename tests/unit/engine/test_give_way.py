@@ -19,16 +19,21 @@ def one(request: pytest.FixtureRequest) -> Iterator[Rig]:
         yield made
 
 
-def background(one: Rig) -> tuple[Request, Sink]:
-    """A request that all pages are promised to, in its eleventh pass."""
-    long, sink = one.request(40, 32 * N_PAGES - 40 + 1)
-    long.priority, long.speculates = Priority.BACKGROUND, False
+def send_and_hold(one: Rig, request: Request) -> None:
+    """Runs ten passes, and stands still in the eleventh."""
     one.executor.hold()
-    one.engine.submit(long)
+    one.engine.submit(request)
     for _ in range(10):
         one.executor.wait_for_pass()
         one.executor.let_go()
     one.executor.wait_for_pass()
+
+
+def background(one: Rig) -> tuple[Request, Sink]:
+    """A request that all pages are promised to, in its eleventh pass."""
+    long, sink = one.request(40, 32 * N_PAGES - 40 + 1)
+    long.priority, long.speculates = Priority.BACKGROUND, False
+    send_and_hold(one, long)
     return long, sink
 
 
@@ -92,12 +97,7 @@ def test_what_a_request_that_gave_way_left_in_the_cache_is_not_computed_again() 
     with rig(n_pages=8, has_cache=True, max_active=1) as one:
         long, sink = one.request(70, 40)
         long.priority = Priority.BACKGROUND
-        one.executor.hold()
-        one.engine.submit(long)
-        for _ in range(10):
-            one.executor.wait_for_pass()
-            one.executor.let_go()
-        one.executor.wait_for_pass()
+        send_and_hold(one, long)
         quick, quick_sink = one.request(3, 2, first=500)
         one.engine.submit(quick)
         one.executor.free()
