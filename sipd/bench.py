@@ -43,6 +43,8 @@ def run_bench(
     """Prints the figures; returns 0. Raises BudgetError or ConfigError for what cannot be measured. Blocks."""
     keep_heap_small()
     model = open_planned_model(config)
+    if not model.library.sipd_isa_count():
+        raise ConfigError("isa", "found NumPy alone, bench wants the kernel library, which cannot be loaded here")
     ledger = open_ledger(config.budget)
     with ProgressLine("storage", None) as line:
         storage = _measure_storage(model, ledger, probe_bytes, line.advance)

@@ -115,7 +115,8 @@ def measure_point(config: Config, budget: int, load: SweepLoad) -> dict[str, Any
 
 def point_command(config: Config, budget: int, load: SweepLoad) -> list[str]:
     """The command of one point: every setting spelled out, so that files and environment change nothing."""
-    command = [sys.executable, "-m", "sipd", "bench", str(config.model), "--json", "--budget", str(budget)]
+    # -P: not a source tree that happens to be the working directory, whose kernels may not be built
+    command = [sys.executable, "-P", "-m", "sipd", "bench", str(config.model), "--json", "--budget", str(budget)]
     for name in ("prompt_tokens", "tokens", "clients"):
         command += [f"--{name.replace('_', '-')}", str(getattr(load, name))]
     for name in _ENGINE_FLAGS:

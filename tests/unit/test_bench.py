@@ -21,6 +21,7 @@ from sipd.cli import main
 from sipd.config import Config
 from sipd.engine.planned_model import open_planned_model
 from sipd.errors import BudgetError, ConfigError, SipdError
+from sipd.kernels import binding
 from sipd.memory import Ledger, open_ledger
 from sipd.weights.plan import PLACE
 from tests.builders import build_gguf
@@ -212,6 +213,16 @@ def test_a_point_spells_out_every_setting(model: Path) -> None:
     text = " ".join(command)
     for part in (f"--budget {100 * MIB}", "--threads 2", "--pin off", "--prompt-tokens 8", "--clients 2", "--json"):
         assert part in text
+    assert command[1] == "-P", "a source tree in the working directory does not hide the installed package"
+
+
+def test_bench_without_the_kernel_library_says_so(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> ctypes.CDLL:
+        raise OSError("no such library")
+
+    monkeypatch.setattr(binding, "load_library", missing)
+    with pytest.raises(ConfigError, match="bench wants the kernel library"):
+        run_bench(Config(model=model), prompt_tokens=4, tokens=1, clients=1, repetitions=1, as_json=True)
 
 
 def test_a_sweep_writes_a_picture_and_a_table(
