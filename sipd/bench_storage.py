@@ -140,13 +140,14 @@ class _Prober:
 
     def confirm(self, probe: Probe) -> float:
         """The median rate of a probe and its repetitions."""
-        again = [self.run(probe.queue_depth, probe.read_bytes) for _ in range(_CONFIRMATIONS)]
-        return median(each.bytes_per_s for each in (probe, *again))
+        return median(each.bytes_per_s for each in (probe, *self._again(probe, _leave)))
 
     def repeat(self, probe: Probe, visit: Visit) -> float:
         """The median rate of a probe's repetitions in which every read is visited."""
-        again = [self.run(probe.queue_depth, probe.read_bytes, visit) for _ in range(_CONFIRMATIONS)]
-        return median(each.bytes_per_s for each in again)
+        return median(each.bytes_per_s for each in self._again(probe, visit))
+
+    def _again(self, probe: Probe, visit: Visit) -> list[Probe]:
+        return [self.run(probe.queue_depth, probe.read_bytes, visit) for _ in range(_CONFIRMATIONS)]
 
 
 def _drain(  # noqa: PLR0917

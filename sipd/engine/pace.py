@@ -22,15 +22,13 @@ UNKNOWN_CHUNK = 64  # as long as nothing is known
 
 @dataclass(slots=True)
 class _Mean:
-    """Rows of one kind of pass and what was measured in it, the newest weighing most."""
+    """What was measured in passes of one kind, the newest weighing most."""
 
-    rows: float = 0.0
     value: float = 0.0
     is_known: bool = False
 
-    def add(self, rows: float, value: float) -> None:
+    def add(self, value: float) -> None:
         weight = _WEIGHT if self.is_known else 1.0
-        self.rows += weight * (rows - self.rows)
         self.value += weight * (value - self.value)
         self.is_known = True
 
@@ -41,7 +39,8 @@ class Pace:
     def __init__(self, configured_cap: int | None, max_rows: int) -> None:
         self._configured_cap = configured_cap
         self._max_rows = max_rows
-        self._few, self._few_positions, self._storage, self._unhidden = _Mean(), _Mean(), _Mean(), _Mean()
+        self._few_rows, self._few_positions, self._few_s = _Mean(), _Mean(), _Mean()  # of passes of few rows
+        self._storage_s, self._unhidden = _Mean(), _Mean()
         self._cost = RowCost()
         self._early: deque[tuple[int, int, float]] = deque(maxlen=5)  # passes of many rows before the first of few
 
@@ -53,30 +52,31 @@ class Pace:
         `n_positions`: positions that its rows look back on, summed; `total_s`: from its begin to its end.
         """
         if n_rows <= _FEW_ROWS:
-            self._few.add(n_rows, compute_s)
-            self._few_positions.add(n_rows, n_positions)
-            self._storage.add(n_rows, storage_s)
+            self._few_rows.add(n_rows)
+            self._few_positions.add(n_positions)
+            self._few_s.add(compute_s)
+            self._storage_s.add(storage_s)
             while self._early:
                 self._add_rows(*self._early.popleft())
-        elif not self._few.is_known:
+        elif not self._few_s.is_known:
             if n_rows >= _MANY_ROWS:
                 self._early.append((n_rows, n_positions, compute_s))
         elif n_rows >= _MANY_ROWS or self._cost.is_known:
             self._add_rows(n_rows, n_positions, compute_s)
-            lower = min(compute_s, self._storage.value)
+            lower = min(compute_s, self._storage_s.value)
             if total_s is not None and lower > 0.0:
-                unhidden_s = total_s - max(compute_s, self._storage.value)
-                self._unhidden.add(n_rows, min(1.0, max(0.0, unhidden_s / lower)))
+                unhidden_s = total_s - max(compute_s, self._storage_s.value)
+                self._unhidden.add(min(1.0, max(0.0, unhidden_s / lower)))
 
     def _add_rows(self, n_rows: int, n_positions: int, compute_s: float) -> None:
         """Rows beyond those of a pass of few, which its fixed part and the decoders' positions are put down to."""
         more = max(0.0, n_positions - self._few_positions.value)
-        self._cost.add(n_rows - self._few.rows, more, max(0.0, compute_s - self._few.value))
+        self._cost.add(n_rows - self._few_rows.value, more, max(0.0, compute_s - self._few_s.value))
 
     @property
     def row_s(self) -> float | None:
         """Compute seconds of one more row at the start of a text; None as long as it is not known."""
-        if not (self._few.is_known and self._cost.is_known):
+        if not (self._few_s.is_known and self._cost.is_known):
             return None
         return max(1e-9, self._cost.row_s)
 
@@ -85,8 +85,8 @@ class Pace:
         per_row = self.row_s
         if per_row is None:
             return None
-        compute = self._few.value + (n_rows - self._few.rows) * per_row
-        return max(self._storage.value, compute, 1e-9)
+        compute = self._few_s.value + (n_rows - self._few_rows.value) * per_row
+        return max(self._storage_s.value, compute, 1e-9)
 
     def row_cap(self, n_decoders: int, first_position: int = 0) -> int:
         """Rows of a pass while `n_decoders` sequences decode, their own rows included.
@@ -99,12 +99,12 @@ class Pace:
         if alone is None:
             return min(self._max_rows, n_decoders + UNKNOWN_CHUNK)
         compute_s = self._compute_within(max(GAP_GROWTH * alone, FREE_GAP_S))
-        rows = self._few.rows + self._cost.rows_in(compute_s - self._few.value, first_position)
+        rows = self._few_rows.value + self._cost.rows_in(compute_s - self._few_s.value, first_position)
         return min(self._max_rows, max(n_decoders + MIN_CHUNK, int(min(self._max_rows, rows))))
 
     def _compute_within(self, gap_s: float) -> float:
         """Compute seconds of a pass that takes `gap_s`."""
-        storage_s, unhidden = self._storage.value, self._unhidden.value
+        storage_s, unhidden = self._storage_s.value, self._unhidden.value
         if unhidden > 0.0 and gap_s < (1.0 + unhidden) * storage_s:
             return (gap_s - storage_s) / unhidden  # storage binds
         return gap_s - unhidden * storage_s

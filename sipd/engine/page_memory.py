@@ -63,9 +63,11 @@ class PageMemory:
     def _drop(self, begin: int, end: int) -> None:
         """Gives what the kernel's pages between two addresses hold back; they read as zeros until written again."""
         begin, end = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
-        if end > begin:  # else the kernel may make a huge page of the neighbours, and fill what went
-            self._advise(begin, end - begin, mmap.MADV_NOHUGEPAGE)
-        if end > begin and self._advise(begin, end - begin, mmap.MADV_DONTNEED):
+        if end <= begin:
+            return
+        # else the kernel may make a huge page of the neighbours, and fill what went
+        self._advise(begin, end - begin, mmap.MADV_NOHUGEPAGE)
+        if self._advise(begin, end - begin, mmap.MADV_DONTNEED):
             reason = os.strerror(ctypes.get_errno())
             _LOG.warning("%d bytes of KV pages could not be given back to the kernel: %s", end - begin, reason)
 

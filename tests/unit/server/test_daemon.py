@@ -200,10 +200,16 @@ def test_an_address_in_use_exits_78(daemons: Any) -> None:
     assert "another daemon answers there" in lines[-1]
 
 
-def test_a_hangup_reloads_the_tokens(daemons: Any, tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens"
-    tokens.write_text("a-token-of-24-characters")
-    tokens.chmod(0o600)
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    """A token file that the daemon accepts."""
+    path = tmp_path / "tokens"
+    path.write_text("a-token-of-24-characters")
+    path.chmod(0o600)
+    return path
+
+
+def test_a_hangup_reloads_the_tokens(daemons: Any, tokens: Path) -> None:
     daemon = daemons("none", "--token-file", str(tokens))
     daemon.hears("READY=1")
     daemon.signal(signal.SIGHUP)
@@ -211,10 +217,7 @@ def test_a_hangup_reloads_the_tokens(daemons: Any, tmp_path: Path) -> None:
     daemon.hears("READY=1")
 
 
-def test_a_bad_token_file_at_a_hangup_is_told_and_the_status_line_stays(daemons: Any, tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens"
-    tokens.write_text("a-token-of-24-characters")
-    tokens.chmod(0o600)
+def test_a_bad_token_file_at_a_hangup_is_told_and_the_status_line_stays(daemons: Any, tokens: Path) -> None:
     daemon = daemons("none", "--token-file", str(tokens))
     daemon.hears("READY=1")
     tokens.write_text("short")
@@ -225,10 +228,7 @@ def test_a_bad_token_file_at_a_hangup_is_told_and_the_status_line_stays(daemons:
     assert any(f"reload failed, everything stays as it was: token_file: {tokens}: line 1" in x for x in lines)
 
 
-def test_a_hangup_while_the_token_file_is_a_fifo_is_told_and_calls_are_served_on(daemons: Any, tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens"
-    tokens.write_text("a-token-of-24-characters")
-    tokens.chmod(0o600)
+def test_a_hangup_while_the_token_file_is_a_fifo_is_told_and_calls_are_served_on(daemons: Any, tokens: Path) -> None:
     daemon = daemons("none", "--token-file", str(tokens))
     daemon.hears("READY=1")
     tokens.unlink()
